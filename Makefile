@@ -1,0 +1,72 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PYTHONPATH := src
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup services build demo test check quick test-pure sim kill fuzz interop bench docs clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip "setuptools>=77" "cython>=3.1"
+	$(BIN)/python tools/requirements.py test check bench > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install -q -r $(VENV)/requirements.txt
+	touch $@
+
+build: $(VENV)/.ready
+	@tools/build.sh
+	@$(BIN)/python tools/install_editable.py
+
+setup: build ## a virtual environment with everything, compiled modules built
+
+services: ## the servers and tools that tests use (Debian packages, when root)
+	@tools/services.sh
+
+demo: setup ## a broker, real traffic, a SIGKILL in the middle, and the count afterwards
+	@$(BIN)/python examples/demo.py
+
+test: setup services check ## everything: checks, unit, contract, simulation, interop, kill -9
+	$(PYTEST) tests/unit tests/contract tests/arch -n 2
+	TIDEMARK_PURE=1 $(PYTEST) tests/unit -n 2
+	$(PYTEST) tests/sim -n 2
+	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $${TIDEMARK_FUZZ_SECONDS:-60}
+	$(PYTEST) tests/interop -n 2 --dist loadfile
+	$(PYTEST) tests/system
+
+check: setup ## ruff, mypy --strict, lint-imports
+	$(BIN)/ruff check src tests bench tools examples
+	$(BIN)/ruff format --check src tests bench tools examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+quick: setup ## unit and contract tests only, under a minute
+	$(PYTEST) tests/unit tests/contract -n 2
+
+test-pure: setup ## the unit tests on the plain Python twins
+	TIDEMARK_PURE=1 $(PYTEST) tests/unit -n 2
+
+sim: setup ## the store on a lying disk: SEEDS=1000
+	TIDEMARK_SIM_SEEDS=$${SEEDS:-1000} $(PYTEST) tests/sim -n 2
+
+kill: setup ## kill -9 in mixed traffic: ROUNDS=50
+	TIDEMARK_KILL_ROUNDS=$${ROUNDS:-50} $(PYTEST) tests/system/test_kill.py
+
+fuzz: setup ## the frame and table parsers: SECONDS=60
+	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $${SECONDS:-60}
+
+interop: setup services ## ordinary clients against the broker
+	$(PYTEST) tests/interop -n 2 --dist loadfile
+
+bench: setup services ## speed, with RabbitMQ in the same run: ARGS="--quick"
+	$(BIN)/python -m bench.run $(ARGS)
+
+docs: setup ## pages made from the code: configuration, errors, command line
+	$(BIN)/python tools/make_docs.py
+
+clean: ## everything that was built
+	rm -rf $(VENV) build dist bench/bin tests/interop/node/node_modules
+	find src -name '*_c.c' -delete -o -name '*.so' -delete

@@ -1,0 +1,303 @@
+"""Every error on purpose: facts as fields, a code that never changes, one sentence with the next step.
+
+    TidemarkError
+    ├── RemoteProtocolError      the peer broke the protocol: its connection is closed
+    │   ├── FrameError           501, bytes that are no frame
+    │   ├── SyntaxFault          502, a frame that is no method or table
+    │   ├── CommandInvalid       503, a method that is not expected now
+    │   ├── ChannelFault         504, a channel that is not open, or open twice
+    │   ├── UnexpectedFrame      505, content where none belongs
+    │   ├── NotAllowed           530, asked for what was ruled out (vhost, limits, reuse of a tag)
+    │   └── NotImplementedHere   540, a method or flag that we do not offer
+    ├── ChannelError             the command failed: its channel is closed
+    │   ├── ContentTooLarge      311
+    │   ├── AccessRefused        403
+    │   ├── NotFound             404
+    │   ├── ResourceLocked       405
+    │   └── PreconditionFailed   406
+    ├── LoginRefused             403 on the connection
+    ├── InternalError            541, our fault: a bug or a failing machine
+    ├── ConnectionForced         320, an operator closed the connection
+    ├── StoreError               the disk or what is on it
+    │   ├── DiskFailed           a write or sync failed: the journal has stopped for good
+    │   ├── DiskFull             no room: publishers wait
+    │   ├── CorruptRecord        bytes that are not what was written
+    │   ├── StoreLocked          another process has the data directory
+    │   └── StoreForeign         a data directory that is not ours, or of another version
+    └── ConfigError              a setting that cannot be: exit 2
+
+`amqp091` is the reply code that front ends send; it is on the class, so they need no table of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+
+@dataclass(eq=False, kw_only=True)
+class TidemarkError(Exception):
+    """Base of the tree. Subclasses are dataclasses: their fields are the facts."""
+
+    code: ClassVar[str] = "tidemark"
+    amqp091: ClassVar[int] = 541  # internal-error
+    amqp10: ClassVar[str] = "amqp:internal-error"
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], dict[str, Any]]]:
+        # Errors cross process borders (Spark workers, the CLI); plain exceptions with
+        # keyword fields do not unpickle.
+        return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
+
+
+def _rebuild(kind: type[Any], facts: dict[str, Any]) -> Any:
+    return kind(**facts)
+
+
+@dataclass(eq=False, kw_only=True)
+class _Reasoned(TidemarkError):
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+# The peer broke the protocol: its connection is closed -------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class RemoteProtocolError(_Reasoned):
+    """The peer broke the protocol; the connection ends with `amqp091` as its reply code."""
+
+    code: ClassVar[str] = "protocol"
+    amqp091: ClassVar[int] = 503
+
+
+@dataclass(eq=False, kw_only=True)
+class FrameError(RemoteProtocolError):
+    """Bytes that are no frame: too large, without its end mark, of an unknown type."""
+
+    code: ClassVar[str] = "protocol.frame"
+    amqp091: ClassVar[int] = 501
+
+
+@dataclass(eq=False, kw_only=True)
+class SyntaxFault(RemoteProtocolError):
+    """A frame whose inside cannot be read: truncated fields, a bad table."""
+
+    code: ClassVar[str] = "protocol.syntax"
+    amqp091: ClassVar[int] = 502
+
+
+@dataclass(eq=False, kw_only=True)
+class CommandInvalid(RemoteProtocolError):
+    """A method that is not expected in this state."""
+
+    code: ClassVar[str] = "protocol.command"
+    amqp091: ClassVar[int] = 503
+
+
+@dataclass(eq=False, kw_only=True)
+class ChannelFault(RemoteProtocolError):
+    """A channel that is not open, is open already, or is over the negotiated number."""
+
+    code: ClassVar[str] = "protocol.channel"
+    amqp091: ClassVar[int] = 504
+
+
+@dataclass(eq=False, kw_only=True)
+class UnexpectedFrame(RemoteProtocolError):
+    """Content where none belongs, or a method in the middle of content."""
+
+    code: ClassVar[str] = "protocol.unexpected-frame"
+    amqp091: ClassVar[int] = 505
+
+
+@dataclass(eq=False, kw_only=True)
+class NotAllowed(RemoteProtocolError):
+    """The peer asked for what was ruled out: an unknown virtual host, a limit, a tag in use."""
+
+    code: ClassVar[str] = "protocol.not-allowed"
+    amqp091: ClassVar[int] = 530
+
+
+@dataclass(eq=False, kw_only=True)
+class NotImplementedHere(RemoteProtocolError):
+    """A method or flag that this broker does not offer."""
+
+    code: ClassVar[str] = "protocol.not-implemented"
+    amqp091: ClassVar[int] = 540
+
+
+@dataclass(eq=False, kw_only=True)
+class LoginRefused(RemoteProtocolError):
+    """Wrong user, password or mechanism, or a user that may not come from there."""
+
+    code: ClassVar[str] = "access.login-refused"
+    amqp091: ClassVar[int] = 403
+
+
+@dataclass(eq=False, kw_only=True)
+class ConnectionForced(RemoteProtocolError):
+    """An operator, or our own shutdown, ended the connection."""
+
+    code: ClassVar[str] = "connection.forced"
+    amqp091: ClassVar[int] = 320
+
+
+@dataclass(eq=False, kw_only=True)
+class InternalError(RemoteProtocolError):
+    """Our fault: a bug or a failing machine."""
+
+    code: ClassVar[str] = "internal"
+    amqp091: ClassVar[int] = 541
+
+
+# A command failed: its channel is closed ----------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class ChannelError(_Reasoned):
+    """A command that failed; its channel is closed with `amqp091` as the reply code."""
+
+    code: ClassVar[str] = "channel"
+    amqp091: ClassVar[int] = 406
+
+
+@dataclass(eq=False, kw_only=True)
+class ContentTooLarge(ChannelError):
+    """A message over the size that this broker takes."""
+
+    code: ClassVar[str] = "channel.content-too-large"
+    amqp091: ClassVar[int] = 311
+
+
+@dataclass(eq=False, kw_only=True)
+class AccessRefused(ChannelError):
+    """The user's permissions, or a reserved name, do not allow it."""
+
+    code: ClassVar[str] = "access.refused"
+    amqp091: ClassVar[int] = 403
+
+
+@dataclass(eq=False, kw_only=True)
+class NotFound(ChannelError):
+    """An exchange, queue or virtual host that does not exist."""
+
+    code: ClassVar[str] = "not-found"
+    amqp091: ClassVar[int] = 404
+
+
+@dataclass(eq=False, kw_only=True)
+class ResourceLocked(ChannelError):
+    """An exclusive queue of another connection."""
+
+    code: ClassVar[str] = "resource-locked"
+    amqp091: ClassVar[int] = 405
+
+
+@dataclass(eq=False, kw_only=True)
+class PreconditionFailed(ChannelError):
+    """Declared differently before, not empty, in use, a tag that was never given, a bad argument."""
+
+    code: ClassVar[str] = "precondition-failed"
+    amqp091: ClassVar[int] = 406
+
+
+# The disk and what is on it ------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class StoreError(TidemarkError):
+    """Base of what can go wrong below the journal."""
+
+    code: ClassVar[str] = "store"
+
+
+@dataclass(eq=False, kw_only=True)
+class DiskFailed(StoreError):
+    """A write or sync failed. The journal has stopped for good: nothing after it was confirmed."""
+
+    code: ClassVar[str] = "store.disk-failed"
+
+    path: str
+    operation: str
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} of {self.path} failed: {self.problem}; nothing after it was confirmed. "
+            "Check the disk, then restart: recovery keeps all that was confirmed"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class DiskFull(StoreError):
+    """There is no room for the next segment. Publishers wait; nothing is lost."""
+
+    code: ClassVar[str] = "store.disk-full"
+    amqp091: ClassVar[int] = 506  # resource-error
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"no room for the journal in {self.path}; publishers wait until space is freed"
+
+
+@dataclass(eq=False, kw_only=True)
+class CorruptRecord(StoreError):
+    """Bytes on disk are not what was written."""
+
+    code: ClassVar[str] = "store.corrupt"
+
+    path: str
+    offset: int
+    problem: str
+    queues: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        whose = f" (queues {', '.join(self.queues)})" if self.queues else ""
+        return (
+            f"{self.path} at byte {self.offset}{whose}: {self.problem}; "
+            "run 'tidemark store check' on the data directory to see what is affected"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class StoreLocked(StoreError):
+    """Another process has the data directory."""
+
+    code: ClassVar[str] = "store.locked"
+
+    path: str
+    pid: int | None
+
+    def __str__(self) -> str:
+        who = f"process {self.pid}" if self.pid else "another process"
+        return f"{self.path} is in use by {who}; stop it or choose another --data directory"
+
+
+@dataclass(eq=False, kw_only=True)
+class StoreForeign(StoreError):
+    """The directory holds something that is not a Tidemark store, or one of another version."""
+
+    code: ClassVar[str] = "store.foreign"
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be used as a data directory: {self.problem}"
+
+
+@dataclass(eq=False, kw_only=True)
+class ConfigError(TidemarkError):
+    """A setting that cannot be."""
+
+    code: ClassVar[str] = "config"
+
+    key: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.problem}"

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Installs the servers and tools that tests and benchmarks use, where that is possible.
+# Without root nothing is installed: tests that need one skip on a laptop and fail in CI.
+need=""
+for pair in rabbitmq-server:/usr/sbin/rabbitmq-server npm:npm; do
+    package=${pair%%:*} program=${pair#*:}
+    command -v "$program" >/dev/null 2>&1 || need="$need $package"
+done
+[ -z "$need" ] && exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "not installed, and this is not root on Debian:$need (what needs them is skipped)"
+    exit 0
+fi
+echo "installing:$need"
+# The package would start its own server; ours are started by the tests, on free ports.
+printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
+apt-get update -qq && apt-get install -y -qq --no-install-recommends $need >/dev/null
+rm -f /usr/sbin/policy-rc.d
