@@ -1,0 +1,47 @@
+"""Runs of publishes and of deliveries. This module only picks the implementation."""
+
+from tidemark.model._runs_py import (
+    BODY,
+    EXCHANGE,
+    FLAGS,
+    HAS_COPIES,
+    HAS_EXPIRATION,
+    HAS_HEADERS,
+    HAS_USER_ID,
+    IMMEDIATE,
+    KEY,
+    MANDATORY,
+    PERSISTENT,
+    PRIORITY,
+    PROPERTIES,
+    REDELIVERED,
+    ROW,
+    TTL,
+)
+from tidemark.speed import PURE
+
+if PURE:
+    from tidemark.model._runs_py import PublishRun, Taken
+else:
+    from tidemark.model._runs_c import PublishRun, Taken
+
+__all__ = [
+    "BODY",
+    "EXCHANGE",
+    "FLAGS",
+    "HAS_COPIES",
+    "HAS_EXPIRATION",
+    "HAS_HEADERS",
+    "HAS_USER_ID",
+    "IMMEDIATE",
+    "KEY",
+    "MANDATORY",
+    "PERSISTENT",
+    "PRIORITY",
+    "PROPERTIES",
+    "REDELIVERED",
+    "ROW",
+    "TTL",
+    "PublishRun",
+    "Taken",
+]

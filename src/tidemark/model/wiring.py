@@ -1,0 +1,131 @@
+"""The wiring of a virtual host and who may use it, as values.
+
+What clients declare and operators configure: exchanges, queues, bindings, users and their permissions.
+These are facts without behaviour; `broker/` gives them life, the catalog writes them down, the admin API
+shows them.
+
+Invariant: two values that are equal stand for the same declaration; `arguments` are never changed in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Arguments = dict[str, Any]
+"""Plain Python values (bool, int, float, str, bytes, list, dict, None) and the typed ones of `model.values`."""
+
+FIRST_TRANSIENT_NUMBER = 1 << 31
+"""Queue numbers from here on belong to queues that end with the process.
+
+The catalog counts only those below, so a record in the journal that names a transient queue of an earlier
+process can never be taken for one of a queue declared since.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class VhostSpec:
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSpec:
+    vhost: str
+    name: str
+    type: str
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Arguments = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    vhost: str
+    name: str
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Arguments = field(default_factory=dict)
+    number: int = 0
+    """Which queue it is in the journal. Given once, never used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindingSpec:
+    vhost: str
+    source: str
+    destination: str
+    to_queue: bool
+    key: str
+    arguments: Arguments = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UserSpec:
+    name: str
+    password_hash: str = ""
+    """As `broker.access` writes it; empty: no password opens this account."""
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionSpec:
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionSpec:
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """What an operator wants for all queues or exchanges whose names match. Kept and exported, not applied."""
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSpec:
+    """A setting of a component in one virtual host. Kept and exported for whoever reads it."""
+
+    vhost: str
+    component: str
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterSpec:
+    name: str
+    value: Any
+
+
+Spec = (
+    VhostSpec
+    | ExchangeSpec
+    | QueueSpec
+    | BindingSpec
+    | UserSpec
+    | PermissionSpec
+    | TopicPermissionSpec
+    | PolicySpec
+    | ParameterSpec
+    | GlobalParameterSpec
+)

@@ -1,0 +1,20 @@
+"""Where a consumer's deliveries go: a channel of a front end, seen from the broker."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tidemark.model.runs import Taken
+
+
+class Sink(Protocol):
+    def room(self) -> int:
+        """How many more messages this channel may be given now: 0 while its connection's buffer is full or its
+        channel-wide prefetch is used up or flow is off; a large number otherwise."""
+
+    def deliver(self, consumer: Any, taken: Taken) -> None:
+        """Send these to the consumer. The bytes are read from the arena before this returns. For a consumer that
+        does not ack, the broker settles them right after."""
+
+    def cancelled(self, consumer: Any) -> None:
+        """The broker ended this consumer (its queue is gone)."""
