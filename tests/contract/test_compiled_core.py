@@ -65,8 +65,8 @@ class World:
             )
         return self.publisher.publish(run, 0, 1000), self.publisher.last_seq, self.arena.next_seq
 
-    def deliver(self, which: int, count: int, bytes_max: int) -> Any:
-        taken = self.queues[which].take(count, bytes_max)
+    def deliver(self, which: int, count: int, bytes_max: int, expired_ms: int = -1) -> Any:
+        taken = self.queues[which].take(count, bytes_max, expired_ms)
         if taken is None:
             return None
         tag = self.unacked.add(self.holders[which], taken)
@@ -95,7 +95,7 @@ class World:
 
     def picture(self) -> Any:
         return [
-            (q.ready, q.acquired, q.ready_bytes, q.acquired_bytes, q.published, q.settled, q.is_dirty)
+            (q.ready, q.acquired, q.ready_bytes, q.acquired_bytes, q.published, q.settled, q.expiring)
             for q in self.queues
         ] + [(self.unacked.last_tag, self.unacked.count, self.unacked.bytes), len(self.arena.extents())]
 
@@ -111,7 +111,11 @@ STEPS = st.lists(
             st.integers(0, 4),
         ),
         st.tuples(
-            st.just("deliver"), st.integers(0, 1), st.integers(1, 200), st.sampled_from([1, 1000, 1 << 40])
+            st.just("deliver"),
+            st.integers(0, 1),
+            st.integers(1, 200),
+            st.sampled_from([1, 1000, 1 << 40]),
+            st.sampled_from([-1, 1020]),
         ),
         st.tuples(st.just("expire"), st.integers(0, 1), st.sampled_from([1000, 1040, 1060, 5000])),
         st.tuples(st.just("accept"), st.integers(0, 300), st.integers(0, 300)),

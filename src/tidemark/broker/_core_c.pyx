@@ -29,7 +29,7 @@ cdef enum:
     BLOCK_MASK = 63
 
     ROW_PERSISTENT = 4
-    ROW_SPECIAL = 2 | 32 | 64           # IMMEDIATE | HAS_USER_ID | HAS_COPIES
+    ROW_SPECIAL = 2 | 32 | 64 | 128     # IMMEDIATE | HAS_USER_ID | HAS_COPIES | DIRECT_REPLY
     NO_TTL = 0xFFFFFFFF
 
     TYPE_MESSAGE = 1
@@ -200,6 +200,7 @@ cdef class QueueCore:
     cdef public bint guarded
     cdef public uint64_t ready, acquired, ready_bytes, acquired_bytes
     cdef public uint64_t published, delivered, settled, redelivered
+    cdef readonly uint64_t expiring
     cdef public bint is_dirty
     cdef public bint deleted
     cdef list _dirty
@@ -261,6 +262,8 @@ cdef class QueueCore:
         self.ready += 1
         self.ready_bytes += size
         self.published += 1
+        if expires_ms != NEVER:
+            self.expiring += 1
         if not self.is_dirty:
             self.touch()
         return 0
@@ -272,11 +275,11 @@ cdef class QueueCore:
 
     # Out ---------------------------------------------------------------------------------
 
-    def take(self, Py_ssize_t count, int64_t bytes_max):
+    def take(self, Py_ssize_t count, int64_t bytes_max, int64_t expired_ms=-1):
         """Acquire up to `count` ready entries of the most urgent lane, at least one, oldest first."""
         cdef int number
         for number in range(self._lane_count - 1, -1, -1):
-            taken = self._take_lane(number, count, bytes_max, NEVER)
+            taken = self._take_lane(number, count, bytes_max, expired_ms + 1, NEVER)
             if taken is not None:
                 return taken
         return None
@@ -285,7 +288,7 @@ cdef class QueueCore:
         """Acquire entries whose time is over from the head of a lane, up to `count`."""
         cdef int number
         for number in range(self._lane_count):
-            taken = self._take_lane(number, count, NEVER, now_ms)
+            taken = self._take_lane(number, count, NEVER, 0, now_ms)
             if taken is not None:
                 return taken
         return None
@@ -301,7 +304,9 @@ cdef class QueueCore:
                 soonest = entry.expires_ms
         return soonest
 
-    cdef Taken _take_lane(self, int number, Py_ssize_t count, int64_t bytes_max, int64_t expired_ms):
+    cdef Taken _take_lane(
+        self, int number, Py_ssize_t count, int64_t bytes_max, int64_t earliest, int64_t latest
+    ):
         cdef Lane *lane = &self._lanes[number]
         cdef QueueEntry *entry
         cdef TakenEntry *out
@@ -310,7 +315,7 @@ cdef class QueueCore:
         cdef Py_ssize_t n = 0
         while n < count and size < bytes_max:
             entry = lane_first_ready(lane)
-            if entry == NULL or (expired_ms != NEVER and entry.expires_ms > expired_ms):
+            if entry == NULL or not earliest <= entry.expires_ms <= latest:
                 break
             if taken is None:
                 taken = Taken(number)
@@ -368,6 +373,8 @@ cdef class QueueCore:
         if entry.flags & DURABLE:
             self._remember_gone(entry.seq)
         loc, size = entry.loc, entry.size
+        if entry.expires_ms != NEVER:
+            self.expiring -= 1
         entry.state = GONE
         lane_entry_gone(lane, block, index)
         self.acquired -= 1
@@ -466,6 +473,8 @@ cdef class QueueCore:
             return False
         assert entry.state == READY
         loc, size = entry.loc, entry.size
+        if entry.expires_ms != NEVER:
+            self.expiring -= 1
         entry.state = GONE
         block.ready -= 1
         lane_entry_gone(lane, block, index)
@@ -535,7 +544,7 @@ cdef class QueueCore:
             lane.finish = (lane.finish + BLOCK_MASK) & ~<uint64_t>BLOCK_MASK
             lane.next = lane.finish
         self._gone_count = 0
-        self.ready = self.acquired = self.ready_bytes = self.acquired_bytes = 0
+        self.ready = self.acquired = self.ready_bytes = self.acquired_bytes = self.expiring = 0
 
 
 cdef class Route:

@@ -75,6 +75,8 @@ class QueueCore:
         self.delivered = 0
         self.settled = 0
         self.redelivered = 0
+        self.expiring = 0
+        """How many entries, ready or acquired, have a time to live."""
         self.is_dirty = False
         self.deleted = False
         """Set by `clear`: what consumers still hold of this queue can be settled or requeued in vain."""
@@ -112,24 +114,31 @@ class QueueCore:
         self.ready += 1
         self.ready_bytes += size
         self.published += 1
+        self.expiring += expires_ms != NEVER
         self.touch()
 
     # Out ---------------------------------------------------------------------------------
 
-    def take(self, count: int, bytes_max: int) -> Taken | None:
+    def take(self, count: int, bytes_max: int, expired_ms: int = -1) -> Taken | None:
         """Acquire up to `count` ready entries of the most urgent lane, at least one, oldest first.
 
-        Stops after the entry that reaches `bytes_max`. None when nothing is ready.
+        Stops after the entry that reaches `bytes_max`, and before one whose time was over at `expired_ms`.
+        None when nothing is ready, or only what stands behind such an entry.
         """
-        return self._take(count, bytes_max, NEVER)
+        for number in range(len(self._lanes) - 1, -1, -1):
+            taken = self._take_lane(number, count, bytes_max, expired_ms + 1, NEVER)
+            if taken is not None:
+                return taken
+        return None
 
     def take_expired(self, now_ms: int, count: int) -> Taken | None:
-        """Acquire entries whose time is over from the head of a lane, up to `count`.
+        """Acquire entries whose time is over from the head of the least urgent lane that has some, up to `count`.
 
-        As RabbitMQ does, only from the head: an expired entry behind one that is not waits.
+        As RabbitMQ does, only from the head: an expired entry behind one that is not waits. At NEVER
+        everything is over.
         """
         for number in range(len(self._lanes)):
-            taken = self._take_lane(number, count, NEVER, now_ms)
+            taken = self._take_lane(number, count, NEVER, 0, now_ms)
             if taken is not None:
                 return taken
         return None
@@ -143,14 +152,8 @@ class QueueCore:
                 soonest = min(soonest, lane.entries[index].expires_ms)
         return soonest
 
-    def _take(self, count: int, bytes_max: int, expired_ms: int) -> Taken | None:
-        for number in range(len(self._lanes) - 1, -1, -1):
-            taken = self._take_lane(number, count, bytes_max, expired_ms)
-            if taken is not None:
-                return taken
-        return None
-
-    def _take_lane(self, number: int, count: int, bytes_max: int, expired_ms: int) -> Taken | None:
+    def _take_lane(self, number: int, count: int, bytes_max: int, earliest: int, latest: int) -> Taken | None:
+        """Entries that expire from `earliest` to `latest`, up to the first that does not."""
         lane = self._lanes[number]
         taken, size = Taken(number), 0
         while len(taken) < count and size < bytes_max:
@@ -158,7 +161,7 @@ class QueueCore:
             if index is None:
                 break
             entry = lane.entries[index]
-            if expired_ms != NEVER and entry.expires_ms > expired_ms:
+            if not earliest <= entry.expires_ms <= latest:
                 break
             entry.state = ACQUIRED
             lane.next = index + 1
@@ -207,6 +210,7 @@ class QueueCore:
 
     def _end(self, entry: Entry) -> None:
         entry.state = GONE
+        self.expiring -= entry.expires_ms != NEVER
         if entry.flags & FLAG_DURABLE:
             self._gone.append(entry.seq)
         self.arena.release(entry.loc, entry.size)
@@ -275,6 +279,7 @@ class QueueCore:
         assert entry.state == READY
         self.ready -= 1
         self.ready_bytes -= entry.size
+        self.expiring -= entry.expires_ms != NEVER
         self.arena.release(entry.loc, entry.size)
         return True
 
@@ -314,7 +319,7 @@ class QueueCore:
             lane.next = lane.end
         self._gone.clear()
         self.deleted = True
-        self.ready = self.acquired = self.ready_bytes = self.acquired_bytes = 0
+        self.ready = self.acquired = self.ready_bytes = self.acquired_bytes = self.expiring = 0
 
 
 class Route:
@@ -331,7 +336,7 @@ class Route:
         self.alive = True
 
 
-SPECIAL = runs.IMMEDIATE | runs.HAS_USER_ID | runs.HAS_COPIES
+SPECIAL = runs.IMMEDIATE | runs.HAS_USER_ID | runs.HAS_COPIES | runs.DIRECT_REPLY
 
 
 class Publisher:

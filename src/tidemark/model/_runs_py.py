@@ -36,6 +36,8 @@ HAS_EXPIRATION = 16
 HAS_USER_ID = 32
 HAS_COPIES = 64
 """The headers contain the field name CC or BCC somewhere: look closer before routing."""
+DIRECT_REPLY = 128
+"""Replies are to come to the publishing channel itself: reply-to is exactly `amq.rabbitmq.reply-to`."""
 
 REDELIVERED = 1
 """Flag of a taken entry: it was delivered before."""

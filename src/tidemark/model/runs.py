@@ -2,6 +2,7 @@
 
 from tidemark.model._runs_py import (
     BODY,
+    DIRECT_REPLY,
     EXCHANGE,
     FLAGS,
     HAS_COPIES,
@@ -27,6 +28,7 @@ else:
 
 __all__ = [
     "BODY",
+    "DIRECT_REPLY",
     "EXCHANGE",
     "FLAGS",
     "HAS_COPIES",

@@ -142,7 +142,7 @@ def _convert(kind: Any, value: Any, *, sized: bool) -> Any:
         return _integer(value, sized=sized)
     if kind is float:
         return _number(value)
-    if kind is Path and isinstance(value, str):
+    if kind is Path and isinstance(value, (str, Path)):
         return Path(value)
     if kind is str and isinstance(value, str):
         return value

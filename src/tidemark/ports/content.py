@@ -22,3 +22,6 @@ class Content(Protocol):
     def reply_to(self, properties: bytes) -> str | None: ...
 
     def with_reply_to(self, properties: bytes, reply_to: str) -> bytes: ...
+
+    def describe(self, properties: bytes) -> tuple[int, int, int]:
+        """(flags, priority, ttl in ms) of a message with these properties, as in a row of a `PublishRun`."""
