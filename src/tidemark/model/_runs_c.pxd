@@ -19,7 +19,6 @@ cdef struct PublishRow:
 cdef class PublishRun:
     cdef readonly int channel
     cdef readonly object data          # a memoryview; `base` points at its first byte
-    cdef Py_buffer view
     cdef const uint8_t *base
     cdef PublishRow *rows
     cdef Py_ssize_t count

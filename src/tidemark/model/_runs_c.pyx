@@ -10,16 +10,19 @@ cdef class PublishRun:
     """Consecutive publishes of one channel."""
 
     def __cinit__(self, int channel, data):
+        cdef Py_buffer view
         self.channel = channel
         self.data = data if isinstance(data, memoryview) else memoryview(data)
         self.rows = NULL
         self.count = self.capacity = 0
-        PyObject_GetBuffer(self.data, &self.view, PyBUF_SIMPLE)
-        self.base = <const uint8_t *>self.view.buf
+        # The memoryview pins the bytes. A buffer held beside it would stand in the way of the
+        # garbage collector, which releases memoryviews when it breaks a cycle.
+        PyObject_GetBuffer(self.data, &view, PyBUF_SIMPLE)
+        self.base = <const uint8_t *>view.buf
+        PyBuffer_Release(&view)
 
     def __dealloc__(self):
         free(self.rows)
-        PyBuffer_Release(&self.view)
 
     cdef PublishRow *next_row(self) except NULL:
         cdef Py_ssize_t capacity
