@@ -1,0 +1,87 @@
+"""Figures of repeated runs: medians and spreads, and how they stand against the bars."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from bench.cases import Bar, bars
+from bench.measure import Figures
+
+_GENERATOR_BOUND = 0.93
+_DISK_BOUND = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class Results:
+    """Everything a campaign has measured so far, by case and broker."""
+
+    runs: dict[str, dict[str, list[Figures]]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, case: str, broker: str, figures: Figures) -> None:
+        self.runs.setdefault(case, {}).setdefault(broker, []).append(figures)
+
+    def spread(self, case: str, broker: str, metric: str) -> Spread | None:
+        values = [figures[metric] for figures in self.runs.get(case, {}).get(broker, []) if metric in figures]
+        if not values:
+            return None
+        return Spread(statistics.median(values), min(values), max(values))
+
+    def median(self, case: str, broker: str, metric: str) -> float | None:
+        found = self.spread(case, broker, metric)
+        return found.median if found else None
+
+    def metrics(self, case: str) -> list[str]:
+        """Every metric that any broker has in this case, in the order of measuring."""
+        runs = (figures for broker in self.runs.get(case, {}).values() for figures in broker)
+        return list(dict.fromkeys(name for figures in runs for name in figures))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    bar: Bar
+    value: float
+    limit: float
+    met: bool
+    note: str
+
+    @property
+    def margin(self) -> float:
+        """How many times better than the bar; below 1 it is missed."""
+        if self.value == 0 or self.limit == 0:
+            return float("inf") if self.met else 0.0
+        return self.limit / self.value if self.bar.at_most else self.value / self.limit
+
+
+def verdicts(results: Results) -> Iterator[Verdict]:
+    """One verdict for every bar whose figures were measured."""
+    for bar in bars():
+        value = results.median(bar.case, "tidemark", bar.metric)
+        other = results.median(bar.case, bar.against, bar.metric) if bar.against else 1.0
+        if value is None or other is None:
+            continue
+        limit = bar.factor * other
+        met = bar.met_by(value, limit)
+        yield Verdict(bar, value, limit, met, "" if met else _what_limits(results, bar))
+
+
+def _what_limits(results: Results, bar: Bar) -> str:
+    """A missed rate may be the generator's or the disk's; say so rather than guess."""
+    if not bar.metric.endswith("messages_per_s"):
+        return ""
+    share = results.median(bar.case, "tidemark", "share_of_disk")
+    if share is not None and share >= _DISK_BOUND:
+        return f"at {share:.0%} of the bare disk loop"
+    busy = results.median(bar.case, "tidemark", "generator_busy")
+    if busy is not None and busy >= _GENERATOR_BOUND:
+        return f"the generator's core is {busy:.0%} busy"
+    return ""

@@ -1,0 +1,209 @@
+"""`make bench`: the same load on Tidemark, RabbitMQ and the null broker, in alternation.
+
+For every case and repetition each broker is started fresh in its own folder, measured alone and
+stopped: A B A B …, so that a machine that changes its mood changes it for all of them. A broker
+that is missing is skipped with one line; a run that fails costs its figures, not the campaign.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench import plot, report
+from bench.build import BuildFailedError, build
+from bench.cases import CASES, Case, select
+from bench.machine import WarmMemory, disk_of, facts
+from bench.measure import FULL, QUICK, Figures, RunFailedError, Scale, run_case
+from bench.proc import ServerFailedError
+from bench.rabbitmq import RabbitMQ, RabbitMQUnavailableError, ensure_installed
+from bench.results import Results
+from bench.servers import NullBroker, Server
+from bench.tidemark_server import TidemarkServer, TidemarkUnavailableError, ensure_available
+
+_ROOT = Path(__file__).parent.parent
+_SERVERS: dict[str, Callable[[Path], Server]] = {
+    "tidemark": TidemarkServer,
+    "rabbitmq": RabbitMQ,
+    "null": NullBroker,
+}
+_NAMES = ",".join(_SERVERS)
+
+
+def _arguments(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small and short: is it sane at all?")
+    parser.add_argument(
+        "--case", action="append", default=[], metavar="NAME", help="a case or a pattern; repeatable"
+    )
+    parser.add_argument("--repeat", type=int, metavar="N", help="runs a case and broker (3; quick 1)")
+    parser.add_argument("--brokers", default=_NAMES, metavar="A,B", help="which, in order")
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    parser.add_argument("--folder", type=Path, default=_ROOT / "build", help="where brokers keep their data")
+    parser.add_argument(
+        "--warm-memory",
+        action=argparse.BooleanOptionalAction,
+        help="fill free memory with clean page cache first (default: unless --quick)",
+    )
+    parser.add_argument(
+        "--docs",
+        action=argparse.BooleanOptionalAction,
+        help="write docs/benchmarks.md and plots (default: after a full campaign)",
+    )
+    parser.add_argument("--from-json", type=Path, metavar="FILE", help="measure nothing; report on this file")
+    options = parser.parse_args(words)
+    if unknown := set(options.brokers.split(",")) - set(_SERVERS):
+        parser.error(f"no broker is called {', '.join(sorted(unknown))}; there are: {_NAMES}")
+    if options.repeat is None:
+        options.repeat = 1 if options.quick else 3
+    if not 1 <= options.repeat <= 100:
+        parser.error("--repeat is from 1 to 100")
+    if options.warm_memory is None:
+        options.warm_memory = not options.quick
+    return options
+
+
+def _available(names: list[str], folder: Path, say: Callable[[str], None]) -> list[str]:
+    """The brokers that can run here; one line for each that cannot."""
+    found = []
+    for name in names:
+        try:
+            if name == "tidemark":
+                ensure_available(folder / "probe")
+            elif name == "rabbitmq":
+                ensure_installed()
+        except (TidemarkUnavailableError, RabbitMQUnavailableError) as missing:
+            say(str(missing))
+        else:
+            found.append(name)
+    return found
+
+
+def _measure_once(name: str, case: Case, folder: Path, scale: Scale) -> Figures:
+    place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
+    try:
+        with _SERVERS[name](place) as server:
+            return run_case(case, server, place, scale)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _campaign(
+    chosen: list[Case],
+    brokers: list[str],
+    repeat: int,
+    scale: Scale,
+    folder: Path,
+    results: Results,
+    console: Console,
+) -> None:
+    for number, case in enumerate(chosen, 1):
+        console.print(f"[bold]{number}/{len(chosen)} {case.name}[/]: {case.title}")
+        for turn in range(1, repeat + 1):
+            for broker in brokers:
+                if broker == "null" and not case.null_too:
+                    continue
+                try:
+                    figures = _measure_once(broker, case, folder, scale)
+                except (RunFailedError, ServerFailedError) as failure:
+                    results.failures.append(f"{case.name}, {broker}, run {turn}: {failure}")
+                    console.print(f"  {turn} {broker:9} failed: {failure}", markup=False)
+                    continue
+                results.add(case.name, broker, figures)
+                console.print(f"  {turn} {broker:9} {_line(figures)}", markup=False)
+
+
+def _line(figures: Figures) -> str:
+    return "  ".join(
+        f"{name}={value:,.0f}" if value >= 1000 else f"{name}={value:.3g}"
+        for name, value in figures.items()
+        if not name.startswith(("pacing_", "generator_")) and not name.endswith(("999_us", "max_us"))
+    )
+
+
+def _write_docs(results: Results, machine: dict[str, str], settings: dict[str, Any]) -> None:
+    report.write_page(report.markdown(results, machine, settings, plot.draw(results)))
+
+
+def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> int:
+    def say(text: str) -> None:
+        console.print(text, markup=False)
+
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if disk_of(options.folder).startswith("tmpfs"):
+        say(f"{options.folder} is in memory (tmpfs): durable figures mean nothing there")
+    started = datetime.datetime.now().astimezone()
+    machine, results = facts(options.folder), Results()
+    with ExitStack() as cleanup:
+        folder = Path(tempfile.mkdtemp(prefix="bench-", dir=options.folder))
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        brokers = _available(options.brokers.split(","), folder, say)
+        if options.warm_memory and brokers:
+            cleanup.enter_context(WarmMemory(folder, say))
+        try:
+            scale = QUICK if options.quick else FULL
+            _campaign(chosen, brokers, options.repeat, scale, folder, results, console)
+        except KeyboardInterrupt:
+            say("interrupted; this is what was measured until now")
+    if not results.runs:
+        say("nothing was measured")
+        return 1
+    settings = {
+        "date": started.strftime("%Y-%m-%d %H:%M %z"),
+        "quick": options.quick,
+        "repeat": options.repeat,
+        "brokers": brokers,
+        "cases": [case.name for case in chosen],
+    }
+    report.print_table(results, console)
+    whole = len(chosen) == len(CASES)
+    kind = "quick" if options.quick else "all" if whole else "-".join(c.name for c in chosen)[:60]
+    path = report.RESULTS / f"{started.strftime('%Y-%m-%dT%H%M%S')}-{kind}.json"
+    report.write_json(results, machine, settings, path)
+    say(f"figures: {path.relative_to(_ROOT)}")
+    full = whole and not options.quick and {"tidemark", "rabbitmq"} <= set(brokers)
+    if options.docs or (options.docs is None and full):
+        _write_docs(results, machine, settings)
+        say(f"page: {report.PAGE.relative_to(_ROOT)}")
+    return 1 if results.failures else 0
+
+
+def _show(options: argparse.Namespace, console: Console) -> int:
+    results, machine, settings = report.read_json(options.from_json)
+    report.print_table(results, console)
+    if options.docs:
+        _write_docs(results, machine, settings)
+    return 0
+
+
+def main(words: list[str] | None = None) -> int:
+    options = _arguments(words)
+    console = Console()
+    if not console.is_terminal:  # a log has no width of its own; tables want some
+        console = Console(width=180)
+    if options.list:
+        for case in CASES:
+            console.print(f"{case.name:26} {case.title}")
+        return 0
+    if options.from_json:
+        return _show(options, console)
+    try:
+        chosen = select(options.case)
+        build()
+    except (ValueError, BuildFailedError) as wrong:
+        console.print(str(wrong), markup=False)
+        return 2
+    return _run(options, chosen, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

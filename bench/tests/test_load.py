@@ -1,0 +1,194 @@
+"""The load generator notices what a broker does wrong, and says what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.build import BIN, build
+from bench.servers import NullBroker
+from bench.tests.faulty_broker import Script, confirm, faulty_broker, method
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs() -> None:
+    build()
+
+
+@pytest.fixture
+def null_port(tmp_path: Path) -> Iterator[int]:
+    with NullBroker(tmp_path) as broker:
+        yield broker.port
+
+
+def load(port: int, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [str(BIN / "load"), "--port", str(port), "--timeout", "2", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode == 0) == (not said["errors"])
+    return said
+
+
+def errors_under(script: Script, *arguments: str) -> str:
+    with faulty_broker(script) as port:
+        return "; ".join(load(port, "--count", "10", *arguments)["errors"])
+
+
+def test_a_broker_without_faults_gives_no_errors() -> None:
+    with faulty_broker(Script()) as port:
+        said = load(port, "--count", "50", "--confirm", "10", "--ack", "manual", "--ack-every", "7")
+
+    assert said["errors"] == []
+    assert (said["published"], said["confirmed"], said["consumed"]) == (50, 50, 50)
+    assert said["confirm_us"]["count"] == 50
+
+
+def test_a_lost_message_is_noticed() -> None:
+    class Loses(Script):
+        def deliveries(self, number: int, content: bytes) -> list[bytes]:
+            return [] if number == 10 else super().deliveries(number, content)
+
+    assert "not everything came home: 10 published, 0 confirmed, 9 consumed" in errors_under(Loses())
+
+
+def test_a_message_out_of_order_is_noticed() -> None:
+    class Swaps(Script):
+        held = b""
+
+        def deliveries(self, number: int, content: bytes) -> list[bytes]:
+            if number == 4:
+                self.held = content
+                return []
+            swapped = [self.deliver(number, self.held)] if number == 5 else []
+            return [self.deliver(number, content), *swapped]
+
+    assert "order: sequence 4 of producer 0 came where 3 was due" in errors_under(Swaps())
+
+
+def test_a_message_that_comes_twice_is_noticed() -> None:
+    class Repeats(Script):
+        def deliveries(self, number: int, content: bytes) -> list[bytes]:
+            return super().deliveries(number, content) * (2 if number == 3 else 1)
+
+    assert "order: sequence 2 of producer 0 came where 3 was due" in errors_under(Repeats())
+
+
+def test_a_redelivered_flag_is_noticed() -> None:
+    class Flags(Script):
+        def deliveries(self, number: int, content: bytes) -> list[bytes]:
+            return [self.deliver(number, content, redelivered=number == 3)]
+
+    assert "1 messages came with the redelivered flag" in errors_under(Flags())
+
+
+def test_a_cut_body_is_noticed() -> None:
+    class Cuts(Script):
+        def deliveries(self, number: int, content: bytes) -> list[bytes]:
+            return [self.deliver(number, content.replace(b"\0\0\0\x64", b"\0\0\0\x63", 1))]
+
+    assert "a message of 99 bytes came; all were 100 long" in errors_under(Cuts())
+
+
+def test_a_confirm_of_a_tag_that_was_never_sent_is_noticed() -> None:
+    class Invents(Script):
+        def confirms(self, number: int) -> list[bytes]:
+            return [confirm(number + 100)]
+
+    assert "the broker confirmed tag" in errors_under(Invents(), "--confirm", "1")
+
+
+def test_a_confirm_that_comes_twice_is_noticed() -> None:
+    class Repeats(Script):
+        def confirms(self, number: int) -> list[bytes]:
+            return [confirm(number), confirm(number)]
+
+    assert "confirmed tag 1, which is not open" in errors_under(Repeats(), "--confirm", "5")
+
+
+def test_a_missing_confirm_is_noticed() -> None:
+    class Forgets(Script):
+        def confirms(self, number: int) -> list[bytes]:
+            return [] if number == 4 else [confirm(number)]
+
+    assert "not everything came home: 10 published, 9 confirmed, 10 consumed" in errors_under(
+        Forgets(), "--confirm", "20"
+    )
+
+
+def test_confirms_may_come_late_out_of_order_and_for_many() -> None:
+    class Shuffles(Script):
+        def confirms(self, number: int) -> list[bytes]:
+            if number % 5:
+                return []
+            return [confirm(number - 1), confirm(number - 3), confirm(number, multiple=True)]
+
+    assert errors_under(Shuffles(), "--confirm", "5") == ""
+
+
+def test_a_nack_is_reported() -> None:
+    class Refuses(Script):
+        def confirms(self, number: int) -> list[bytes]:
+            return [confirm(number, ack=number != 7)]
+
+    assert "1 messages were refused (nack)" in errors_under(Refuses(), "--confirm", "5")
+
+
+def test_what_the_broker_says_on_closing_is_passed_on() -> None:
+    class Closes(Script):
+        def deliver(self, *_: object, **__: object) -> bytes:
+            text = b"NOT_ALLOWED - no"
+            return method(0, 10, 50, b"\x02\x12" + bytes([len(text)]) + text + bytes(4))
+
+    assert "the broker closed the connection: 530 NOT_ALLOWED - no" in errors_under(Closes())
+
+
+def test_bytes_that_are_not_amqp_are_noticed() -> None:
+    class Babbles(Script):
+        def deliver(self, *_: object, **__: object) -> bytes:
+            return b"HTTP/1.1 400 Bad Request\r\n\r\n" * 5
+
+    assert "not an AMQP frame" in errors_under(Babbles())
+
+
+def test_a_paced_run_keeps_its_rate_and_measures_every_message(null_port: int) -> None:
+    said = load(null_port, "--rate", "2000", "--seconds", "1", "--warmup", "0.2")
+
+    assert said["errors"] == []
+    assert said["published"] == pytest.approx(2400, abs=60)
+    latency = said["end_to_end_us"]
+    assert latency["count"] == pytest.approx(2000, abs=60)
+    assert 0 < latency["p50"] <= latency["p99"] <= latency["p999"] <= latency["max"]
+
+
+@pytest.mark.parametrize("size", [16, 1024, 300_000])
+def test_every_size_comes_through_the_null_broker(null_port: int, size: int) -> None:
+    said = load(null_port, "--size", str(size), "--count", "500")
+
+    assert said["errors"] == []
+    assert said["consumed"] == 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--size", "15"], "--size must be a number from 16"),
+        (["--count", "1", "--seconds", "1"], "exclude each other"),
+        (["--ack", "manual", "--prefetch", "10", "--ack-every", "11"], "would wait for ever"),
+        (["--queues", "2", "--consumers", "2"], "every queue needs a producer"),
+        (["--ack", "perhaps"], "--ack is manual or auto"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(arguments: list[str], sentence: str) -> None:
+    done = subprocess.run([str(BIN / "load"), *arguments], capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert sentence in done.stderr
