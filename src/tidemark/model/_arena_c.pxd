@@ -37,6 +37,8 @@ cdef struct Extent:
 cdef class Arena:
     cdef public uint64_t next_seq
     cdef public uint64_t turn
+    cdef public uint64_t shown_seq
+    cdef public list hidden
     cdef readonly uint64_t resident_bytes
     cdef public object pager
     cdef public list emptied

@@ -24,6 +24,8 @@ cdef class Arena:
     def __cinit__(self):
         self.next_seq = 1
         self.turn = 0
+        self.shown_seq = <uint64_t>-1
+        self.hidden = []
         self.resident_bytes = 0
         self.pager = None
         self.emptied = []

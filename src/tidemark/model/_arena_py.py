@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tidemark.model import records
 from tidemark.model._runs_py import BODY, EXCHANGE, KEY, PRIORITY, PROPERTIES, TTL, PublishRun
@@ -25,6 +26,7 @@ MEMORY = 0
 JOURNAL = 1
 
 EXTENT_BYTES = 1 << 20
+EVERYTHING = (1 << 64) - 1
 
 
 @dataclass(slots=True)
@@ -59,6 +61,11 @@ class Arena:
         self.next_seq = 1
         self.turn = 0
         """Counts turns of the loop; an extent remembers the one it was last read in."""
+        self.shown_seq = EVERYTHING
+        """Consumers see messages of the journal up to this sequence: what a crash may still take back stays
+        hidden. The node raises it."""
+        self.hidden: list[Any] = []
+        """Queues that had something to give which is not shown yet; the node wakes them when it is."""
         self.resident_bytes = 0
         self.pager: Callable[[int], bytes] | None = None
         """Brings the bytes of an extent back; raises a StoreError when they are not what they were."""

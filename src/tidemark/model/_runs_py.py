@@ -15,7 +15,7 @@ A row of a `PublishRun` is twelve signed 64-bit numbers:
      4 properties start 5 properties length   (from the property flags on, as they came)
      6 body start       7 body length
      8 flags            9 priority            (0 when the property is absent)
-    10 ttl in ms       (the expiration property: -1 absent, -2 not a number)
+    10 ttl in ms       (the expiration property: -1 absent, -2 not a number, or over 2^32 - 1)
     11 spare
 """
 
@@ -80,11 +80,15 @@ class PublishRun:
 
     def detached(self) -> PublishRun:
         """The same run over a private copy of the bytes it points to, for keeping beyond the call."""
-        starts = [self.rows[i] for i in range(len(self.rows)) if i % ROW in _STARTS]
-        ends = [self.rows[i] + self.rows[i + 1] for i in range(len(self.rows)) if i % ROW in _STARTS]
-        low, high = min(starts, default=0), max(ends, default=0)
-        copy = PublishRun(self.channel, bytes(self.data[low:high]))
-        copy.rows = array.array("q", [n - low if i % ROW in _STARTS else n for i, n in enumerate(self.rows)])
+        # Part by part: what lies between belongs to other channels and may be a thousand times as much.
+        parts, rows, at = [], array.array("q", self.rows), 0
+        for i in range(len(rows)):
+            if i % ROW in _STARTS:
+                parts.append(self.data[rows[i] : rows[i] + rows[i + 1]])
+                rows[i] = at
+                at += rows[i + 1]
+        copy = PublishRun(self.channel, b"".join(parts))
+        copy.rows = rows
         return copy
 
 

@@ -15,7 +15,8 @@ replica, and compaction moves them unchanged. Little-endian, padded to 8 bytes.
     48  queue ids (4 bytes a target) · exchange · routing key · keyed key · properties · body · padding
 
 A MESSAGE that goes to n queues has n target ids and takes n consecutive sequence numbers, the
-first of which it carries: entry i of queue `targets[i]` is number `sequence + i`.
+first of which it carries: entry i of queue `targets[i]` is number `sequence + i`. Compaction writes 0 for
+a target whose entry is gone; it changes nothing else.
 
 A SETTLED record says that messages of one queue are gone for good. `flags` is the reason, `targets`
 is unused, the head is followed by the queue id (u32), the count (u32) and the sequence numbers:

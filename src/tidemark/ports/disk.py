@@ -1,7 +1,7 @@
 """The files of one data directory, as the store sees them.
 
-Names are relative to the directory and may contain one folder (`spill/000001`). Everything but `submit`
-is blocking and rare. `submit` is the journal's way: it returns at once, the write and its sync happen in
+Names are relative to the directory and may contain one folder (`spill/000001`). Everything but `submit` and
+`prepare` is blocking and rare. `submit` is the journal's way: it returns at once, the write and its sync happen in
 submission order on a thread that never needs the interpreter, and `completed` says how far it is.
 Syncs are shared: everything submitted while one sync runs goes into the next.
 
@@ -29,6 +29,16 @@ class Disk(Protocol):
 
     def create(self, name: str, size: int) -> None:
         """A new file of `size` bytes whose blocks are really there: later writes cannot run out of room."""
+
+    def allocate(self, name: str, size: int) -> None:
+        """`create`, at once: the room is taken, but the first writes into it take longer to sync."""
+
+    def prepare(self, name: str, size: int) -> bool:
+        """`create`, in the background: ask again until it is True. One file at a time.
+
+        Raises:
+            DiskFull: there is no room; nothing is left of the file.
+        """
 
     def write(self, name: str, offset: int, data: Buffer) -> None:
         """Write now, without a sync. The file grows when it must."""

@@ -12,9 +12,9 @@ class Sink(Protocol):
         """How many more messages this channel may be given now: 0 while its connection's buffer is full or its
         channel-wide prefetch is used up or flow is off; a large number otherwise."""
 
-    def deliver(self, consumer: Any, taken: Taken) -> None:
+    def deliver(self, consumer: Any, taken: Taken) -> bool:
         """Send these to the consumer. The bytes are read from the arena before this returns. For a consumer that
-        does not ack, the broker settles them right after."""
+        does not ack, the broker settles them right after. False: they could not be read, nothing was sent."""
 
     def cancelled(self, consumer: Any) -> None:
         """The broker ended this consumer (its queue is gone)."""
