@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.broker import _core_c, _core_py
+from tidemark.broker import (
+    _publisher_c,
+    _publisher_py,
+    _queue_c,
+    _queue_py,
+    _restorer_c,
+    _restorer_py,
+    _unacked_c,
+    _unacked_py,
+)
 from tidemark.model import _arena_c, _arena_py, _runs_c, _runs_py
 from tidemark.wire.amqp091 import _deliveries_c, _deliveries_py
 
+
+def core(queue: Any, publisher: Any, unacked: Any, restorer: Any) -> Any:
+    """What `tidemark.broker.core` would be with these twins."""
+    return SimpleNamespace(
+        QueueCore=queue.QueueCore,
+        Publisher=publisher.Publisher,
+        Route=publisher.Route,
+        Holder=unacked.Holder,
+        Unacked=unacked.Unacked,
+        Restorer=restorer.Restorer,
+    )
+
+
 TWINS = {
-    "reference": (_runs_py, _arena_py, _core_py, _deliveries_py),
-    "compiled": (_runs_c, _arena_c, _core_c, _deliveries_c),
+    "reference": (
+        _runs_py,
+        _arena_py,
+        core(_queue_py, _publisher_py, _unacked_py, _restorer_py),
+        _deliveries_py,
+    ),
+    "compiled": (
+        _runs_c,
+        _arena_c,
+        core(_queue_c, _publisher_c, _unacked_c, _restorer_c),
+        _deliveries_c,
+    ),
 }
 
 
@@ -90,12 +123,28 @@ class World:
             holder.queue.requeue(lane, index, True)
         return [(holder.queue.number, lane) for holder, lane, _ in popped]
 
+    def show(self, seq: int) -> Any:
+        self.arena.shown_seq = seq
+        hidden, self.arena.hidden = self.arena.hidden, []
+        for queue in hidden:
+            queue.show()
+        return [queue.number for queue in hidden]
+
     def drain(self) -> Any:
         return [queue.drain_gone() for queue in self.queues]
 
     def picture(self) -> Any:
         return [
-            (q.ready, q.acquired, q.ready_bytes, q.acquired_bytes, q.published, q.settled, q.expiring)
+            (
+                q.ready,
+                q.acquired,
+                q.ready_bytes,
+                q.acquired_bytes,
+                q.published,
+                q.settled,
+                q.expiring,
+                q.waits_for,
+            )
             for q in self.queues
         ] + [(self.unacked.last_tag, self.unacked.count, self.unacked.bytes), len(self.arena.extents())]
 
@@ -121,6 +170,7 @@ STEPS = st.lists(
         st.tuples(st.just("accept"), st.integers(0, 300), st.integers(0, 300)),
         st.tuples(st.just("requeue"), st.integers(0, 300), st.integers(0, 300)),
         st.tuples(st.just("drain")),
+        st.tuples(st.just("show"), st.integers(0, 300)),
     ),
     max_size=40,
 )
@@ -234,3 +284,24 @@ def test_a_detached_run_tells_the_same_from_its_own_bytes(pairs: list[tuple[int,
             for column in (0, 2, 4, 6):
                 assert copy.part(row, column) == run.part(row, column)
             assert [copy.number(row, column) for column in (8, 9, 10)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", TWINS)
+def test_what_a_crash_may_take_back_is_hidden_until_it_is_shown(kind: str) -> None:
+    world = World(kind)
+    world.show(2)
+    world.publish(b"one", 10, 4, True, 0)
+
+    assert [seq for seq, *_ in world.deliver(0, 10, 1 << 40)[1]] == [1, 2]
+    assert world.deliver(0, 10, 1 << 40) is None
+    assert world.queues[0].waits_for == 3
+    assert world.show(4) == [1]
+    assert [seq for seq, *_ in world.deliver(0, 10, 1 << 40)[1]] == [3, 4]
+
+
+@pytest.mark.parametrize("kind", TWINS)
+def test_what_is_hidden_can_be_purged(kind: str) -> None:
+    world = World(kind)
+    world.show(0)
+    world.publish(b"one", 10, 4, True, 0)
+    assert len(world.queues[0].take_expired(_queue_py.NEVER, 100)) == 4

@@ -1,12 +1,18 @@
 """The per-message loops of the broker. This module only picks the implementation."""
 
-from tidemark.broker._core_py import FLAG_DURABLE, FLAG_REDELIVERED, NEVER, Entry, expiry_ms
+from tidemark.broker._queue_py import FLAG_DURABLE, FLAG_REDELIVERED, NEVER, Entry, expiry_ms
 from tidemark.speed import PURE
 
 if PURE:
-    from tidemark.broker._core_py import Holder, Publisher, QueueCore, Restorer, Route, Unacked
+    from tidemark.broker._publisher_py import Publisher, Route
+    from tidemark.broker._queue_py import QueueCore
+    from tidemark.broker._restorer_py import Restorer
+    from tidemark.broker._unacked_py import Holder, Unacked
 else:
-    from tidemark.broker._core_c import Holder, Publisher, QueueCore, Restorer, Route, Unacked
+    from tidemark.broker._publisher_c import Publisher, Route
+    from tidemark.broker._queue_c import QueueCore
+    from tidemark.broker._restorer_c import Restorer
+    from tidemark.broker._unacked_c import Holder, Unacked
 
 __all__ = [
     "FLAG_DURABLE",

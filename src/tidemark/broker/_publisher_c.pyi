@@ -1,0 +1,2 @@
+from tidemark.broker._publisher_py import Publisher as Publisher
+from tidemark.broker._publisher_py import Route as Route

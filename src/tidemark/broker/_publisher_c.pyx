@@ -1,0 +1,166 @@
+"""Compiled twin of `_publisher_py`: same names, same answers.
+
+The route of the last message is remembered by its names: most runs go to one place, and comparing two short
+strings is cheaper than looking one up.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_GetItem, PyDict_SetItem
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
+
+from tidemark.broker._queue_c cimport DURABLE, QueueCore, expiry
+from tidemark.model._arena_c cimport Arena, Writer
+from tidemark.model._runs_c cimport PublishRow, PublishRun
+
+cdef enum:
+    ROW_PERSISTENT = 4
+    ROW_SPECIAL = 2 | 32 | 64 | 128     # IMMEDIATE | HAS_USER_ID | HAS_COPIES | DIRECT_REPLY
+    NO_TTL = 0xFFFFFFFF
+
+
+cdef class Route:
+    """Where messages of one exchange and key go. Kept until the wiring changes (`alive` False)."""
+
+    cdef readonly tuple queues
+    cdef readonly tuple targets
+    cdef readonly bint durable
+    cdef public bint plain
+    cdef public bint alive
+    cdef uint32_t *ids
+    cdef uint16_t count
+
+    def __init__(self, tuple queues, bint plain):
+        cdef Py_ssize_t i
+        cdef QueueCore queue
+        if self.ids != NULL:
+            raise RuntimeError("a route is made once")
+        if len(queues) > 0xFFFF:
+            raise OverflowError("more than 65535 queues for one message")
+        self.queues = queues
+        self.targets = tuple([(<QueueCore?>queue).number for queue in queues])
+        self.count = len(queues)
+        self.ids = <uint32_t *>malloc(4 * self.count + 4)
+        if self.ids == NULL:
+            raise MemoryError
+        self.durable = False
+        for i in range(self.count):
+            queue = queues[i]
+            self.ids[i] = queue.number
+            self.durable = self.durable or queue.durable
+        self.plain = plain
+        self.alive = True
+
+    def __dealloc__(self):
+        free(self.ids)
+
+
+cdef class Publisher:
+    """The publishing side of one channel."""
+
+    cdef readonly Arena arena
+    cdef public uint64_t last_seq
+    cdef readonly Py_ssize_t position
+    cdef Writer _memory
+    cdef Writer _journal
+    cdef object _resolve
+    cdef dict _routes
+    cdef Route _memo
+    cdef uint8_t _memo_names[510]       # exchange, then key, of the route in `_memo`
+    cdef int64_t _memo_exchange_len, _memo_key_len
+
+    CACHE_MAX = 4096
+
+    def __init__(self, Arena arena, Writer memory, Writer journal, resolve):
+        self.arena, self._memory, self._journal, self._resolve = arena, memory, journal, resolve
+        self._routes = {}
+        self.last_seq = 0
+        self.position = 0
+        self._memo = None
+
+    cdef Route _route(self, PublishRun run, PublishRow *row):
+        cdef Route route = self._memo
+        cdef const uint8_t *base = run.base
+        cdef PyObject *known
+        if (
+            route is not None and route.alive
+            and row.exchange_len == self._memo_exchange_len and row.key_len == self._memo_key_len
+            and memcmp(base + row.exchange, self._memo_names, row.exchange_len) == 0
+            and memcmp(base + row.key, self._memo_names + row.exchange_len, row.key_len) == 0
+        ):
+            return route
+        exchange = PyBytes_FromStringAndSize(<char *>base + row.exchange, row.exchange_len)
+        key = PyBytes_FromStringAndSize(<char *>base + row.key, row.key_len)
+        where = (exchange, key)
+        known = PyDict_GetItem(self._routes, where)
+        if known != NULL and (<Route>known).alive:
+            route = <Route>known
+        else:
+            route = self._resolve(exchange, key)
+            if len(self._routes) >= 4096:
+                self._routes.clear()
+            PyDict_SetItem(self._routes, where, route)
+        if row.exchange_len <= 255 and row.key_len <= 255:
+            self._memo = route
+            self._memo_exchange_len, self._memo_key_len = row.exchange_len, row.key_len
+            memcpy(self._memo_names, base + row.exchange, row.exchange_len)
+            memcpy(self._memo_names + row.exchange_len, base + row.key, row.key_len)
+        return route
+
+    cdef uint64_t _put(self, PublishRun run, PublishRow *row, Route route, int64_t now_ms) except 0:
+        cdef bint persistent = (row.flags & ROW_PERSISTENT) != 0 and route.durable
+        cdef Writer writer = self._journal if persistent else self._memory
+        cdef const uint8_t *base = run.base
+        cdef uint64_t loc = 0, seq
+        cdef uint32_t ttl = NO_TTL
+        cdef QueueCore queue
+        cdef Py_ssize_t i
+        if row.exchange_len > 255 or row.key_len > 255:
+            raise OverflowError("a name over 255 bytes")
+        if row.ttl_ms >= 0:
+            ttl = row.ttl_ms if row.ttl_ms < NO_TTL else NO_TTL - 1
+        seq = writer.put_message(
+            route.ids, route.count, now_ms, ttl, row.priority, persistent,
+            base + row.exchange, row.exchange_len, base + row.key, row.key_len,
+            base + row.properties, row.properties_len, base + row.body, row.body_len, &loc,
+        )
+        if persistent:
+            self.last_seq = seq + route.count - 1
+        for i in range(route.count):
+            queue = <QueueCore>(<object>route.queues[i])
+            queue.put_entry(
+                seq + i, loc, row.body_len, row.priority, expiry(now_ms, row.ttl_ms, queue.ttl_ms),
+                DURABLE if persistent and queue.durable else 0, 0,
+            )
+        return seq
+
+    def publish(self, PublishRun run, Py_ssize_t start, int64_t now_ms):
+        """Publish rows from `start` on, as far as they are plain."""
+        cdef Py_ssize_t index
+        cdef PublishRow *row
+        cdef Route route
+        for index in range(start, run.count):
+            self.position = index
+            row = &run.rows[index]
+            if row.flags & ROW_SPECIAL or row.ttl_ms == -2:
+                return index
+            route = self._route(run, row)
+            if not route.plain:
+                return index
+            self._put(run, row, route, now_ms)
+        self.position = run.count
+        return run.count
+
+    def route_of(self, PublishRun run, Py_ssize_t index):
+        if not 0 <= index < run.count:
+            raise IndexError(index)
+        return self._route(run, &run.rows[index])
+
+    def put(self, PublishRun run, Py_ssize_t index, Route route not None, int64_t now_ms):
+        """Put one row on the queues of a route (at least one). Returns its first sequence."""
+        if not 0 <= index < run.count:
+            raise IndexError(index)
+        assert route.count
+        return self._put(run, &run.rows[index], route, now_ms)

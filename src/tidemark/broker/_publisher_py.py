@@ -1,0 +1,97 @@
+"""The publishing side of one channel: finds the route of each row of a run and puts it on its queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemark.broker._queue_py import FLAG_DURABLE, QueueCore, expiry_ms
+from tidemark.model import runs
+from tidemark.model._arena_py import Arena, Writer
+from tidemark.model._runs_py import PublishRun
+
+
+class Route:
+    """Where messages of one exchange and key go. Kept until the wiring changes (`alive` False)."""
+
+    __slots__ = ("alive", "durable", "plain", "queues", "targets")
+
+    def __init__(self, queues: tuple[QueueCore, ...], plain: bool) -> None:
+        self.queues = queues
+        self.targets = tuple(queue.number for queue in queues)
+        self.durable = any(queue.durable for queue in queues)
+        self.plain = plain
+        """False: each message must be looked at (headers exchange, guarded queue, no queue at all)."""
+        self.alive = True
+
+
+SPECIAL = runs.IMMEDIATE | runs.HAS_USER_ID | runs.HAS_COPIES | runs.DIRECT_REPLY
+
+
+class Publisher:
+    """The publishing side of one channel."""
+
+    CACHE_MAX = 4096
+
+    def __init__(
+        self,
+        arena: Arena,
+        memory: Writer,
+        journal: Writer,
+        resolve: Callable[[bytes, bytes], Route],
+    ) -> None:
+        self.arena = arena
+        self.last_seq = 0
+        """The sequence of the last message that went into the journal; 0 if none did."""
+        self.position = 0
+        self._memory = memory
+        self._journal = journal
+        self._resolve = resolve
+        self._routes: dict[tuple[bytes, bytes], Route] = {}
+
+    def publish(self, run: PublishRun, start: int, now_ms: int) -> int:
+        """Publish rows from `start` on, as far as they are plain.
+
+        Returns the index of the first row that was not published: the caller looks at that one
+        (`route_of` says where it goes) and calls again with the next, or is done at `len(run)`.
+
+        Raises:
+            what `resolve` raises for the row at `self.position`; the rows before it are published.
+        """
+        for index in range(start, len(run)):
+            self.position = index
+            if run.number(index, runs.FLAGS) & SPECIAL or run.number(index, runs.TTL) == -2:
+                return index
+            route = self.route_of(run, index)
+            if not route.plain:
+                return index
+            self.put(run, index, route, now_ms)
+        self.position = len(run)
+        return len(run)
+
+    def route_of(self, run: PublishRun, index: int) -> Route:
+        where = run.part(index, runs.EXCHANGE), run.part(index, runs.KEY)
+        route = self._routes.get(where)
+        if route is None or not route.alive:
+            route = self._resolve(*where)
+            if len(self._routes) >= self.CACHE_MAX:
+                self._routes.clear()
+            self._routes[where] = route
+        return route
+
+    def put(self, run: PublishRun, index: int, route: Route, now_ms: int) -> int:
+        """Put one row on the queues of a route (at least one). Returns its first sequence."""
+        persistent = bool(run.number(index, runs.FLAGS) & runs.PERSISTENT) and route.durable
+        writer = self._journal if persistent else self._memory
+        seq, loc = writer.put_row(route.targets, now_ms, persistent, run, index)
+        if persistent:
+            self.last_seq = seq + len(route.targets) - 1
+        ttl, size, priority = (
+            run.number(index, runs.TTL),
+            run.number(index, runs.BODY + 1),
+            run.number(index, runs.PRIORITY),
+        )
+        for offset, queue in enumerate(route.queues):
+            expires = expiry_ms(now_ms, ttl, queue.ttl_ms)
+            flags = FLAG_DURABLE if persistent and queue.durable else 0
+            queue.put(seq + offset, loc, size, priority, expires, flags)
+        return seq

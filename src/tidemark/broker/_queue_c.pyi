@@ -1,0 +1,1 @@
+from tidemark.broker._queue_py import QueueCore as QueueCore

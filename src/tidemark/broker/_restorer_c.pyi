@@ -1,0 +1,1 @@
+from tidemark.broker._restorer_py import Restorer as Restorer

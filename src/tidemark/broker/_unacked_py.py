@@ -1,0 +1,69 @@
+"""The delivery tags of one channel: which entry of which queue each one stands for, until it is settled."""
+
+from __future__ import annotations
+
+from tidemark.broker._queue_py import QueueCore
+from tidemark.model._runs_py import Taken
+
+
+class Holder:
+    """Whoever has acquired messages of one queue: a consumer, or a channel that used get."""
+
+    def __init__(self, queue: QueueCore) -> None:
+        self.queue = queue
+        self.unacked = 0
+
+
+class Unacked:
+    """The delivery tags of one channel: which entry each one stands for."""
+
+    def __init__(self) -> None:
+        self.last_tag = 0
+        self.count = 0
+        self.bytes = 0
+        self._tags: dict[int, tuple[Holder, int, int, int]] = {}
+
+    def skip(self, count: int) -> int:
+        """Tags for deliveries that need no ack. Returns the first."""
+        self.last_tag += count
+        return self.last_tag - count + 1
+
+    def add(self, holder: Holder, taken: Taken) -> int:
+        """Tags for these deliveries. Returns the first; the others follow it."""
+        first = self.last_tag + 1
+        for index, _, _, size, _, _ in taken:
+            self.last_tag += 1
+            self._tags[self.last_tag] = (holder, taken.lane, index, size)
+            self.bytes += size
+        holder.unacked += len(taken)
+        self.count += len(taken)
+        return first
+
+    def accept(self, first: int, last: int) -> int:
+        """Settle the outstanding tags first..last; (0, last) is 'all up to', (0, 0) 'all'.
+
+        Returns how many there were. The queues are touched. 0 means an unknown tag, which the
+        front end answers with an error (for (0, 0) it is none).
+        """
+        popped = self.pop(first, last)
+        for holder, lane, index in popped:
+            holder.queue.settle(lane, index)
+        return len(popped)
+
+    def pop(self, first: int, last: int) -> list[tuple[Holder, int, int]]:
+        """Take the outstanding tags first..last out, for the caller to settle or requeue.
+
+        (holder, lane, index) of each, in tag order; the same forms as `accept`.
+        """
+        if first == 0:
+            wanted = [tag for tag in self._tags if tag <= last or last == 0]
+        else:
+            wanted = [tag for tag in range(first, last + 1) if tag in self._tags]
+        popped = []
+        for tag in wanted:
+            holder, lane, index, size = self._tags.pop(tag)
+            holder.unacked -= 1
+            self.count -= 1
+            self.bytes -= size
+            popped.append((holder, lane, index))
+        return popped
