@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from tidemark.model.runs import BODY, EXCHANGE, FLAGS, KEY, PRIORITY, PROPERTIES, TTL
+from tidemark.model.values import Decimal, Float32, Int8, Timestamp, UInt32
 from tidemark.wire.amqp091 import methods as m
 from tidemark.wire.amqp091.events import (
     AckRun,
@@ -18,7 +19,6 @@ from tidemark.wire.amqp091.events import (
 )
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, encode_content
 from tidemark.wire.amqp091.properties import NO_PROPERTIES, Properties, encode_properties
-from tidemark.wire.amqp091.tables import Decimal, Float32, Int8, Timestamp, UInt32
 
 FRAME_MAX = 4096
 

@@ -1,0 +1,1 @@
+"""MACHINE. Bytes to protocol events and back, without a socket."""

@@ -10,10 +10,11 @@ import pika.data
 import pika.spec
 import pytest
 
+from tidemark.model.values import Decimal
 from tidemark.wire.amqp091 import methods as m
 from tidemark.wire.amqp091.properties import Properties, decode_properties, encode_properties
 from tidemark.wire.amqp091.sasl import AMQPLAIN, Credentials, read_response
-from tidemark.wire.amqp091.tables import Decimal, decode_table, encode_table
+from tidemark.wire.amqp091.tables import decode_table, encode_table
 
 # pika reads an UpdateSecret into the wrong field; below it only writes one.
 KNOWN_TO_PIKA = [

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidemark.errors import SyntaxFault
-from tidemark.wire.amqp091.tables import (
-    DEPTH_MAX,
+from tidemark.model.values import (
     Decimal,
     Float32,
     Int8,
@@ -20,10 +19,8 @@ from tidemark.wire.amqp091.tables import (
     UInt8,
     UInt16,
     UInt32,
-    decode_entries,
-    decode_table,
-    encode_table,
 )
+from tidemark.wire.amqp091.tables import DEPTH_MAX, decode_entries, decode_table, encode_table
 
 
 def is_not_utf8(raw: bytes) -> bool:

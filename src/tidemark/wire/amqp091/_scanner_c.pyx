@@ -38,6 +38,7 @@ cdef enum:
     ACK_BYTES = 13
     DEPTH_MAX = 32
     TTL_DIGITS_MAX = 18
+    TTL_MAX = 0xFFFFFFFF
 
 cdef enum:
     PERSISTENT = 4
@@ -173,7 +174,7 @@ cdef int64_t parse_ttl(const uint8_t *text, Py_ssize_t size) noexcept nogil:
         if not c'0' <= text[i] <= c'9':
             return -2
         value = value * 10 + (text[i] - c'0')
-    return value
+    return value if value <= <int64_t>TTL_MAX else -2
 
 
 cdef bint inspect(const uint8_t *p, Py_ssize_t available, Facts *facts) noexcept nogil:

@@ -63,6 +63,8 @@ from tidemark.wire.amqp091.properties import PERSISTENT_MODE, decode_properties
 CHANNEL_MAX = 65535
 TTL_DIGITS_MAX = 18
 """An expiration of more digits than this counts as not a number."""
+TTL_MAX = 0xFFFFFFFF
+"""The longest time to live, in ms; more is refused, as RabbitMQ does."""
 
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 """The reply-to of a requester who wants replies on its own channel, without a queue."""
@@ -334,5 +336,5 @@ def inspect_properties(raw: bytes | memoryview) -> tuple[int, int, int]:
     if (text := properties.expiration) is not None:
         flags |= HAS_EXPIRATION
         plain = text.isascii() and text.isdigit() and len(text) <= TTL_DIGITS_MAX
-        ttl_ms = int(text) if plain else -2
+        ttl_ms = int(text) if plain and int(text) <= TTL_MAX else -2
     return flags, properties.priority or 0, ttl_ms

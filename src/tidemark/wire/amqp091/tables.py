@@ -21,63 +21,24 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemark.errors import SyntaxFault
+from tidemark.model.values import (
+    Decimal,
+    Float32,
+    Int8,
+    Int16,
+    Int64,
+    RawString,
+    Timestamp,
+    UInt8,
+    UInt16,
+    UInt32,
+)
 
 DEPTH_MAX = 32
 """How deep tables and arrays may be nested; the outermost table is 1."""
-
-
-class Int8(int):
-    __slots__ = ()
-
-
-class UInt8(int):
-    __slots__ = ()
-
-
-class Int16(int):
-    __slots__ = ()
-
-
-class UInt16(int):
-    __slots__ = ()
-
-
-class UInt32(int):
-    __slots__ = ()
-
-
-class Int64(int):
-    """A 64-bit number that would have fitted into 32; larger ones are plain `int`."""
-
-    __slots__ = ()
-
-
-class Timestamp(int):
-    """Seconds since 1970, UTC, as the peer wrote them."""
-
-    __slots__ = ()
-
-
-class Float32(float):
-    __slots__ = ()
-
-
-class RawString(bytes):
-    """A string that is not UTF-8."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Decimal:
-    """`unscaled` divided by 10 to the power of `scale`."""
-
-    scale: int
-    unscaled: int
 
 
 Table: TypeAlias = dict[str, Any]
