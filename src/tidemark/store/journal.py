@@ -1,0 +1,661 @@
+"""The journal: every persistent message and its end, in one log for all queues of the node.
+
+It is the `Writer` of the arena's journal extents: the broker's loops put records straight into memory that
+is laid out as on the disk. An extent is a stretch of a segment file and begins with a frame. `flush`, at the
+end of a turn, seals the frame (its head has been kept free) and hands the bytes as they lie there to the
+disk's thread; `completed` says how far the disk is. Nothing is copied and nothing waits.
+
+        extent in memory   [head|records][head|records][head|records....          ]
+                                 |             |        ^ being filled
+        segment file   [4 KiB head][frame][frame][frame...
+
+A sequence is durable when the frame that holds it and all frames before it are synced. Messages leave the
+disk only when the record of their end is durable (see `Barrier`), in segments that nobody needs any more and
+by compaction.
+
+Invariant: `durable_seq` never covers a record whose frame is not synced, and the disk always holds every
+record up to it that is still needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidemark.errors import CorruptRecord, DiskFailed, DiskFull
+from tidemark.model import records
+from tidemark.model.arena import JOURNAL, Arena, Writer
+from tidemark.ports import Disk, Recovered, Residents
+from tidemark.store.compaction import Compactor
+from tidemark.store.config import StoreConfig
+from tidemark.store.files import StoreFiles
+from tidemark.store.frames import END, FRAME_BYTES, NO_SEQ, Survey, seal
+from tidemark.store.pager import Pager, Place
+from tidemark.store.recovery import Damage, Replay, Torn
+from tidemark.store.segment import HEAD_BYTES, JOURNAL_PREFIX, Barrier, Segment
+
+SMALLEST_RECORD = records.HEAD_BYTES
+FIRST_BYTES = 4 << 20
+"""The first segment of a start is small, so that starting is quick."""
+IDLE_MS = 50
+"""When nothing was written for so long, a frame without records says how far the log is durable."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveryReport:
+    """What the journal was like at start."""
+
+    found: str
+    """empty, clean(UUID) or dirty"""
+    generation: int
+    history: str
+    """The history that this start opened."""
+    segments: int
+    frames: int
+    records: int
+    bytes: int
+    last_seq: int
+    queue_max: int
+    """The highest queue number that the journal names: new queues must get higher ones."""
+    torn: Torn | None
+    damage: list[Damage] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class JournalStatistics:
+    durable_seq: int
+    last_seq: int
+    segments: int
+    bytes_on_disk: int
+    bytes_written: int
+    frames: int
+    records: int
+    waiting: int
+    """Frames that are on their way to the disk."""
+    compactions: int
+    compacted_bytes: int
+    pages_in: int
+    pages_out: int
+    spilled: int
+    resident_bytes: int
+    full: bool
+
+
+class Journal(Writer):
+    """One log. See `ports.Journal` for what the broker uses of it."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        disk: Disk,
+        config: StoreConfig,
+        *,
+        files: StoreFiles | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+        wiring_first: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        """`files` is shared with the catalog log (`Store` does that); alone, the journal makes its own.
+
+        `wiring_first(now_ms)` hands the wiring that is not on its way yet to the disk; False: it has no room.
+        """
+        super().__init__(arena, JOURNAL, config.extent_bytes)
+        self.config = config
+        self.files = files or StoreFiles(disk, config, random_bytes)
+        self.pager = Pager(arena, disk, config.cache_bytes)
+        self.durable_seq = 0
+        self.full = False
+        """There is no room on the disk: publishers must wait. `maintain` clears it."""
+        self.failed: DiskFailed | None = None
+        """The disk failed: the journal has stopped for good."""
+        self.damage: list[CorruptRecord] = []
+        """What compaction found to be damaged since the start. It leaves those segments alone."""
+        self.segments: list[Segment] = []
+        """All, oldest first; the last one is written to."""
+        self.histories: list[tuple[bytes, int]] = []
+        """(history, first sequence), newest first."""
+        self.look_for_dead = True
+        """Something changed by which a segment may have become free."""
+        self.completed_ticket = 0
+        self.next_id = 1
+        self._disk = disk
+        self._owns_files = files is None
+        self._wiring_first = wiring_first
+        self._sealed_seq = 0
+        self._durable_place = 0
+        self._claimed_place = 0
+        """The durable place that the last frame tells. What lies behind it would pass for a torn tail if it rots."""
+        self._records_place = 0
+        """Where the last frame with records ends."""
+        self._written_ms = 0
+        self._previous = 0
+        self._frame_start = 0
+        self._place: Place | None = None
+        self._waiting: deque[tuple[int, int, int]] = deque()
+        """(ticket, last sequence, place of its end) of frames that are not durable yet."""
+        self._next: Segment | None = None
+        self._now_ms = 0
+        self._flushes = 0
+        self.hurry = False
+        """Somebody waits for a record that could otherwise wait for company: the next `flush` writes it."""
+        self._patient_bytes = 0
+        self._patient_since_ms = 0
+        self._undropped: list[int] = []
+        """Extents that nobody reads any more, but the disk still writes."""
+        self._frames = 0
+        self._records = 0
+        self._bytes = 0
+        self._compactor = Compactor(self)
+
+    # Writing ---------------------------------------------------------------------------------
+
+    @property
+    def last_seq(self) -> int:
+        """The highest sequence that was put into the journal."""
+        return self.arena.next_seq - 1 if self._filled() else self._sealed_seq
+
+    def _filled(self) -> bool:
+        return self.used - self._frame_start > FRAME_BYTES
+
+    def grow(self, need: int) -> None:
+        """The next record does not fit: seal the frame and go on in a new extent."""
+        if self.failed is not None:
+            raise self.failed
+        # A frame that is full goes to the disk before the turn ends: the queues of its messages go first.
+        if self._filled() and not self._wiring_first(self._now_ms):
+            self.full = True
+            raise DiskFull(path=self.segments[-1].name)
+        # The record that needs room may have its sequence already: the frame ends with its own last one.
+        self._seal(0)
+        try:
+            self._close_extent()
+            self._open_extent(need + FRAME_BYTES)
+        except DiskFailed as problem:
+            self.failed = problem
+            raise
+
+    def ensure(self, need: int) -> None:
+        """The next `need` bytes of records go into one frame: all of them survive, or none."""
+        if self.used + need > self.capacity:
+            self.grow(need)
+
+    def settled(self, queue: int, reason: int, packed: bytes, ranges: bool, now_ms: int) -> int:
+        """Messages of one queue are gone. Returns the record's sequence."""
+        seq = self.arena.next_seq
+        self.arena.next_seq += 1
+        self._append_patiently(records.encode_settled(seq, now_ms, queue, reason, packed, ranges), now_ms)
+        return seq
+
+    def counted(self, queue: int, counts: list[tuple[int, int]], now_ms: int) -> int:
+        """Delivery counts to remember. Returns the record's sequence."""
+        seq = self.arena.next_seq
+        self.arena.next_seq += 1
+        self._append_patiently(records.encode_counted(seq, now_ms, queue, counts), now_ms)
+        return seq
+
+    def _append_patiently(self, record: bytes, now_ms: int) -> None:
+        """A record that nobody waits for, unless somebody says so (`hurry`): it may wait for company."""
+        self.append(record)
+        if not self._patient_bytes:
+            self._patient_since_ms = now_ms
+        self._patient_bytes += len(record)
+
+    def flush(self, now_ms: int) -> None:
+        """The end of a turn: close the frame and hand it to the disk.
+
+        A frame in which there is only what nobody waits for stays open for a while.
+
+        Raises:
+            DiskFailed: the journal has stopped for good.
+        """
+        self._now_ms = now_ms
+        filled = self.used - self._frame_start - FRAME_BYTES
+        if filled > 0:
+            if self.failed is not None:
+                raise self.failed
+            if (
+                filled == self._patient_bytes
+                and not self.hurry
+                and 0 <= now_ms - self._patient_since_ms < self.config.ack_patience_ms
+            ):
+                return
+            self._seal(self.arena.next_seq - 1)
+        self.hurry = False
+        self._flushes += 1
+
+    def _seal(self, upto: int) -> None:
+        """Close the frame that is being filled, if anything is in it, and submit it.
+
+        `upto` is the sequence that is durable with it, if that is more than its own last one.
+        """
+        if self._filled():
+            self._close_frame(upto)
+            self._records_place = self.end
+
+    def _close_frame(self, upto: int) -> None:
+        end = self.used
+        place = self._place
+        assert place is not None
+        segment = place.segment
+        view = self.arena.extent_bytes(self.number, self._frame_start, end)
+        offset = place.offset + self._frame_start
+        survey = segment.survey
+        before, ends = survey.records, survey.settled_bytes + survey.counted_bytes
+        self._previous, last_seq = seal(
+            view, segment.place(offset), self._now_ms, self._durable_place, self._previous, 0, survey
+        )
+        self._claimed_place = self._durable_place
+        self._records += survey.records - before
+        place.ends = place.ends or survey.settled_bytes + survey.counted_bytes > ends
+        self._sealed_seq = max(self._sealed_seq, last_seq, upto)
+        self._submit(segment, offset, view, self._sealed_seq)
+        place.used, place.ticket = end, segment.ticket
+        self._frame_start = end
+        self._patient_bytes = 0
+        if self.capacity - end >= FRAME_BYTES + SMALLEST_RECORD:
+            self.used = end + FRAME_BYTES
+        else:
+            self.capacity = end
+
+    def _submit(self, segment: Segment, offset: int, data: memoryview | bytes, last_seq: int) -> None:
+        try:
+            segment.ticket = self.files.submit(segment.name, offset, data)
+        except DiskFailed as problem:
+            self.failed = problem
+            raise
+        segment.used = offset + len(data)
+        self._written_ms = self._now_ms
+        self._frames += 1
+        self._bytes += len(data)
+        self._waiting.append((segment.ticket, last_seq, segment.place(segment.used)))
+
+    # Extents and segments ------------------------------------------------------------------------
+
+    def _close_extent(self) -> None:
+        if not self.number:
+            return
+        number, self.used = self.number, self._frame_start
+        nothing = self.used == 0
+        self.close_extent()
+        self._frame_start, self._place = 0, None
+        if nothing:
+            self.pager.places[number].segment.extents.remove(number)
+            self.pager.remove(number)
+
+    def _open_extent(self, need: int) -> None:
+        segment = self.segments[-1]
+        if segment.sealed or need > segment.size - segment.used - FRAME_BYTES:
+            segment = self._roll(need)
+        room = segment.size - segment.used - FRAME_BYTES
+        self.open_extent(min(max(need, self.extent_bytes), room), FRAME_BYTES)
+        self._frame_start = 0
+        self._place = Place(segment, segment.used, 0, self._previous)
+        segment.extents.append(self.number)
+        self.pager.add(self.number, self._place, resident=True)
+
+    def _roll(self, need: int) -> Segment:
+        """Go on in a new segment.
+
+        Raises:
+            DiskFull: there is no room for one, not even the reserve; the journal is as it was.
+        """
+        following = self._next
+        least = (HEAD_BYTES + need + FRAME_BYTES + 4095) & ~4095
+        if following is not None and following.size < least:
+            self._next = None
+            self.files.retire(following.name, following.size)
+            following = None
+        if following is None:
+            # Nothing was prepared, so the file is made while everybody waits: twice the last one's size is
+            # in proportion to what came in meanwhile.
+            usual = min(self.config.segment_bytes, 2 * self.segments[-1].size)
+            following = self._new_segment(max(usual, least))
+            reserved = self.files.has_reserve
+            try:
+                self.files.make(following, reserve=True)
+            except DiskFull:
+                self.full = True
+                raise
+            # The reserve was taken: publishers must wait now, not when `maintain` finds out.
+            self.full = self.full or (reserved and not self.files.has_reserve)
+        self._next = None
+        if not self.segments[-1].sealed:
+            self._end_segment()
+        self.segments.append(following)
+        self._previous = following.crc
+        return following
+
+    def _new_segment(self, size: int) -> Segment:
+        segment = Segment(
+            prefix=JOURNAL_PREFIX,
+            id=self.next_id,
+            low=self.next_id,
+            high=self.next_id,
+            size=size,
+            store=self.files.store,
+            # Not the arena's next: the record that wants a new segment may have its sequence already.
+            base_seq=self._sealed_seq + 1,
+            start=self.files.status.generation,
+            salt=self.files.salt(),
+            made_ms=self._now_ms,
+            histories=self.histories,
+        )
+        self.next_id += 1
+        return segment
+
+    def _end_segment(self) -> None:
+        segment = self.segments[-1]
+        end = bytearray(FRAME_BYTES)
+        place = segment.place(segment.used)
+        seal(memoryview(end), place, self._now_ms, self._durable_place, self._previous, END, Survey())
+        self._claimed_place = self._durable_place
+        self._submit(segment, segment.used, bytes(end), self._sealed_seq)
+        segment.sealed = True
+        self.look_for_dead = True
+
+    # How far the disk is -------------------------------------------------------------------------
+
+    def completed(self) -> int:
+        """Ask the disk how far it is; returns `durable_seq`.
+
+        Raises:
+            DiskFailed: a write or sync failed. The journal has stopped for good.
+        """
+        if self.failed is not None:
+            raise self.failed
+        try:
+            done = self._disk.completed()
+        except DiskFailed as problem:
+            self.failed = problem
+            raise
+        self.completed_ticket = done
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= done:
+            _, seq, self._durable_place = waiting.popleft()
+            self.durable_seq = max(self.durable_seq, seq)
+        return self.durable_seq
+
+    def barrier(self) -> Barrier:
+        return Barrier(self._flushes)
+
+    def passed(self, barrier: Barrier) -> bool:
+        if barrier.ticket is None:
+            if self._flushes <= barrier.flushes:
+                return False
+            barrier.ticket = self.files.last_ticket
+        return self.completed_ticket >= barrier.ticket
+
+    # Start and stop ------------------------------------------------------------------------------
+
+    def recover(
+        self, into: Recovered, now_ms: int, queue_name: Callable[[int], str | None] = lambda _: None
+    ) -> RecoveryReport:
+        """Give every record to `into`, in the order they were written; then open a new history.
+
+        Raises:
+            CorruptRecord: something that had been durable is damaged, and `store.on_corruption` is "refuse".
+            StoreForeign: the directory is not a store, or one of another format.
+            DiskFull: there is no room for the first segment.
+        """
+        if self._owns_files:
+            self.files.open()
+        self._now_ms = now_ms
+        self.pager.queue_name = queue_name
+        replay = Replay(
+            self._disk,
+            JOURNAL_PREFIX,
+            clean_end=self.files.found.end if self.files.found.state == "clean" else 0,
+            skip=self.config.on_corruption == "skip",
+            chunk_bytes=self.config.extent_bytes,
+            queue_name=queue_name,
+        )
+        size = count = 0
+        for chunk in replay.chunks():
+            number = self.arena.adopt_extent(JOURNAL, len(chunk.data))
+            ends = bool(chunk.survey.settled_bytes + chunk.survey.counted_bytes)
+            place = Place(chunk.segment, chunk.offset, len(chunk.data), chunk.previous, ends=ends)
+            self.pager.add(number, place, resident=True)
+            chunk.segment.extents.append(number)
+            self.arena.load_extent(number, chunk.data)
+            for start, end in chunk.frames:
+                if end - start > FRAME_BYTES:
+                    into.frame(number, start + FRAME_BYTES, end)
+            size += len(chunk.data)
+            count += chunk.survey.records
+            self.pager.trim(0)
+        replay.finish(self.files, now_ms)
+        self.segments = replay.segments
+        self.next_id = replay.highest_id + 1
+        last_seq = max((segment.last_seq for segment in self.segments), default=0)
+        # Transient messages take sequences too, which a crash forgets. None that compaction has named may come
+        # again: `compacted_upto` would speak of ends that were recorded later.
+        compacted = max((segment.compacted_upto for segment in self.segments), default=0)
+        self.arena.next_seq = max(
+            self.arena.next_seq, last_seq + 1, compacted + 1, self.files.found.last_seq + 1
+        )
+        self._sealed_seq = self.durable_seq = last_seq
+        self._take_stock()
+        history = self._open_history(now_ms)
+        return RecoveryReport(
+            found=str(self.files.found),
+            generation=self.files.status.generation,
+            history=history.hex(),
+            segments=len(self.segments) - 1,
+            frames=replay.frames,
+            records=count,
+            bytes=size,
+            last_seq=last_seq,
+            queue_max=max((segment.survey.queue_max for segment in self.segments), default=0),
+            torn=replay.torn,
+            damage=replay.damage,
+        )
+
+    def _take_stock(self) -> None:
+        """After recovery: which extents nobody points into."""
+        self.arena.emptied.clear()
+        for segment in self.segments:
+            for number in segment.extents:
+                if self.arena.extent(number).live == 0:
+                    self._note_empty(number)
+
+    def _open_history(self, now_ms: int) -> bytes:
+        """A new history begins with every start, in a segment of its own that names it in its head."""
+        history = self.files.random_bytes(16)
+        newest = max(self.segments, key=lambda segment: (segment.start, segment.id), default=None)
+        older = newest.histories if newest else []
+        self.histories = [(history, self.arena.next_seq), *older]
+        segment = self._new_segment(min(self.config.segment_bytes // 2, FIRST_BYTES))
+        self.files.make(segment, reserve=True)
+        self.segments.append(segment)
+        self._previous = segment.crc
+        self._durable_place = segment.place(0)
+        self.files.update(history=history.hex())
+        seq = self.arena.next_seq
+        self.arena.next_seq += 1
+        self.append(records.encode_takeover(seq, now_ms, history))
+        self.flush(now_ms)
+        return history
+
+    def close(self, now_ms: int) -> None:
+        """A clean end: write what there is and put an END frame behind it. `Store.close` says so on the disk.
+
+        The caller waits until `idle`, then writes the status.
+        """
+        self.hurry = True
+        self.flush(now_ms)
+        self._close_extent()
+        if not self.segments[-1].sealed:
+            self._end_segment()
+
+    @property
+    def idle(self) -> bool:
+        """Everything that was submitted is durable."""
+        return not self._waiting
+
+    @property
+    def end(self) -> int:
+        """The place where the journal ends."""
+        return self.segments[-1].place(self.segments[-1].used)
+
+    # Housekeeping --------------------------------------------------------------------------------
+
+    def maintain(self, residents: Residents, now_ms: int, budget_bytes: int) -> None:
+        """A slice of the work that is never urgent; call it often, between turns, after `completed`.
+
+        Frees segments that nobody needs, goes on with compaction for about `budget_bytes`, pages out what
+        is over the memory budget, prepares the next segment file and, when the journal has come to rest,
+        says on the disk how far it is durable.
+
+        Raises:
+            DiskFailed: the journal has stopped for good.
+        """
+        if self.failed is not None:
+            return
+        self._now_ms = now_ms
+        self.pager.queue_name = residents.queue_name
+        try:
+            self._note_emptied()
+            if self.look_for_dead:
+                self.look_for_dead = self._free_segments()
+            self._prepare()
+            self._claim_when_idle(now_ms)
+            self._compactor.step(residents, now_ms, budget_bytes)
+            self.pager.sweep()
+            self.pager.trim(self.completed_ticket)
+        except DiskFailed as problem:
+            self.failed = problem
+            raise
+
+    def _claim_when_idle(self, now_ms: int) -> None:
+        """After a burst of writes, once: tell the durable place, in a frame without records.
+
+        Every frame tells how far the log was durable when it was sealed, which is short of itself and of what
+        was on its way then. Without another frame, damage to these would look like a torn tail.
+        """
+        if self._waiting or self._filled() or self._claimed_place >= self._records_place:
+            return
+        if 0 <= now_ms - self._written_ms < IDLE_MS:
+            return
+        if self.used - self._frame_start < FRAME_BYTES:
+            # The extent is full. If the segment is, too, the END frame tells the place, once the next is there.
+            need, active = FRAME_BYTES + SMALLEST_RECORD, self.segments[-1]
+            if need > active.size - active.used - FRAME_BYTES and self._next is None:
+                return
+            self._close_extent()
+            self._open_extent(need)
+        if self._claimed_place < self._records_place:
+            self._close_frame(0)
+
+    def _note_emptied(self) -> None:
+        waiting, self._undropped = self._undropped, []
+        for number in waiting:
+            if number in self.pager.places and self.pager.places[number].empty:
+                self._drop_bytes(number)
+        emptied = self.arena.emptied
+        if not emptied:
+            return
+        numbers = set(emptied)
+        emptied.clear()
+        for number in numbers:
+            # An entry may be older than the extent that has this number now, and entries move into the
+            # extents of a compaction only in the end.
+            place = self.pager.places.get(number)
+            if place is not None and not self._compactor.busy_with(place.segment):
+                info = self.arena.extent(number)
+                if info.sealed and info.live == 0:
+                    self._note_empty(number)
+
+    def _note_empty(self, number: int) -> None:
+        place = self.pager.places[number]
+        if not place.empty:
+            place.empty = True
+            place.segment.empty += 1
+            self.look_for_dead = True
+            self._drop_bytes(number)
+
+    def _drop_bytes(self, number: int) -> None:
+        if not self.pager.drop_if_durable(number, self.completed_ticket):
+            self._undropped.append(number)
+
+    def _free_segments(self) -> bool:
+        """Let go of sealed segments in which no message and no record of an end is needed any more.
+
+        Returns whether it is worth looking again soon.
+        """
+        kept = []
+        again = False
+        for segment in self.segments:
+            if segment.sealed and segment.empty == len(segment.extents):
+                if segment.ticket > self.completed_ticket or self._compactor.busy_with(segment):
+                    again = True
+                elif self.needed_bytes(segment) == 0:
+                    again = True
+                    segment.barrier = segment.barrier or self.barrier()
+                    if self.passed(segment.barrier):
+                        self.drop(segment)
+                        continue
+            kept.append(segment)
+        self.segments = kept
+        return again
+
+    def drop(self, segment: Segment) -> None:
+        """Give the file of a segment back and free its extents. No queue may point into it."""
+        assert all(self.arena.extent(number).live == 0 for number in segment.extents)
+        self.files.retire(segment.name, segment.size)
+        for number in segment.extents:
+            self.pager.remove(number)
+        segment.extents.clear()
+
+    def needed_bytes(self, segment: Segment) -> int:
+        """How much of its SETTLED and COUNTED records is needed, because older segments hold what they speak of."""
+        survey = segment.survey
+        if survey.settled_low == NO_SEQ:
+            return 0
+        settled = counted = 0
+        for older in self.segments:
+            if older.id >= segment.id:
+                break
+            if older.survey.first_seq <= survey.settled_high and older.last_seq >= survey.settled_low:
+                counted = survey.counted_bytes
+                if older.compacted_upto < segment.last_seq:
+                    settled = survey.settled_bytes
+                    break
+        return settled + counted
+
+    def _prepare(self) -> None:
+        """Have the next segment ready before it is needed, and the reserve in place."""
+        active = self.segments[-1]
+        try:
+            self.files.look_after_filling()
+            if not self.files.has_reserve:
+                self.files.fill_reserve()
+            # A journal that little goes into stays small: a segment is twice as large as the one before.
+            size = min(self.config.segment_bytes, max(2 * active.size, FIRST_BYTES))
+            if self._next is None and active.used > active.size // 4 and self.files.prefill(size):
+                segment = self._new_segment(size)
+                self.files.make(segment)
+                self._next = segment
+            if self.files.has_reserve and not self.files.filling:
+                self.full = False
+        except DiskFull:
+            self.full = True
+
+    def statistics(self) -> JournalStatistics:
+        return JournalStatistics(
+            durable_seq=self.durable_seq,
+            last_seq=self.last_seq,
+            segments=len(self.segments),
+            bytes_on_disk=sum(segment.size for segment in self.segments),
+            bytes_written=self._bytes,
+            frames=self._frames,
+            records=self._records,
+            waiting=len(self._waiting),
+            compactions=self._compactor.finished,
+            compacted_bytes=self._compactor.bytes_in,
+            pages_in=self.pager.pages_in,
+            pages_out=self.pager.pages_out,
+            spilled=self.pager.spilled,
+            resident_bytes=self.arena.resident_bytes,
+            full=self.full,
+        )
