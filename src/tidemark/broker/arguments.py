@@ -1,0 +1,292 @@
+"""What the arguments of a queue mean, decided once at its declaration.
+
+`check_queue_arguments` turns the table a client sent into a `QueuePolicy`, or refuses it in RabbitMQ's
+words. `check_equivalent` is RabbitMQ's rule for declaring again: the arguments that matter must have equal
+values, numbers of any width being equal when their values are. Arguments that nobody knows are ignored.
+
+Invariant: a queue that exists has a valid policy; nothing looks at its arguments again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tidemark.errors import PreconditionFailed
+from tidemark.model import values
+
+EXPIRY_MS_MAX = 0xFFFFFFFF
+PRIORITY_MAX = 255
+KEY_BYTES_MAX = 255
+
+
+class Overflow(StrEnum):
+    """What a queue does with a message that it has no room for."""
+
+    DROP_HEAD = "drop-head"
+    REJECT_PUBLISH = "reject-publish"
+    REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """How a queue treats its messages. None is no limit."""
+
+    kind: str = "classic"
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    """How long the queue may be unused before it is deleted."""
+    length_max: int | None = None
+    length_bytes_max: int | None = None
+    overflow: Overflow = Overflow.DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    priorities: int = 0
+    single_active_consumer: bool = False
+    delivery_limit: int | None = None
+
+
+class _Unfit(Exception):
+    """What a check finds wrong; never seen outside."""
+
+
+def check_queue_arguments(
+    name: str,
+    vhost: str,
+    arguments: Mapping[str, Any],
+    durable: bool,
+    exclusive: bool,
+) -> QueuePolicy:
+    """The policy that these arguments ask for.
+
+    Raises:
+        PreconditionFailed: a value of the wrong type or out of range, or arguments that exclude one another.
+    """
+    facts: dict[str, Any] = {}
+    for argument, (fact, check) in _CHECKS.items():
+        if argument not in arguments:
+            continue
+        try:
+            facts[fact] = check(arguments[argument], arguments)
+        except _Unfit as problem:
+            raise PreconditionFailed(
+                reason=f"invalid arg '{argument}' for queue '{name}' in vhost '{vhost}': {problem}"
+            ) from None
+    for fact in _ACCEPTED_ONLY:
+        facts.pop(fact, None)
+    if facts.get("kind") == "quorum":
+        for unfit, what in ((not durable, "non-durable"), (exclusive, "exclusive-owner")):
+            if unfit:
+                raise PreconditionFailed(
+                    reason=f"invalid property '{what}' for queue '{name}' in vhost '{vhost}'"
+                )
+    return QueuePolicy(**facts)
+
+
+def check_equivalent(name: str, vhost: str, current: Mapping[str, Any], received: Mapping[str, Any]) -> None:
+    """That declaring again with `received` asks for the queue that is there.
+
+    Raises:
+        PreconditionFailed: an argument that matters has another value, or is there only once.
+    """
+    for argument in _COMPARED:
+        before, after = current.get(argument, _ABSENT), received.get(argument, _ABSENT)
+        if argument == "x-queue-type":
+            before = "classic" if before is _ABSENT else before
+            after = "classic" if after is _ABSENT else after
+        if not _equal(before, after):
+            raise PreconditionFailed(
+                reason=f"inequivalent arg '{argument}' for queue '{name}' in vhost '{vhost}': "
+                f"received {_described(after)} but current is {_described(before)}"
+            )
+
+
+def check_consumer_arguments(name: str, vhost: str, arguments: Mapping[str, Any]) -> int:
+    """The priority (x-priority) that a consumer asks for.
+
+    Raises:
+        PreconditionFailed: it is no number.
+    """
+    priority = 0
+    argument = "x-priority"
+    try:
+        if argument in arguments:
+            priority = _integer(arguments[argument])
+        argument = "x-cancel-on-ha-failover"
+        if argument in arguments:
+            _boolean(arguments[argument], arguments)
+    except _Unfit as problem:
+        raise PreconditionFailed(
+            reason=f"invalid arg '{argument}' for queue '{name}' in vhost '{vhost}': {problem}"
+        ) from None
+    return priority
+
+
+# One check an argument: the value it stands for, or _Unfit with RabbitMQ's word for the problem ----
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool | values.Timestamp):
+        raise _Unfit(f'"expected integer, got {type_name(value)}"')
+    return int(value)
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Unfit(f"{{unacceptable_type,{type_name(value)}}}")
+    return value
+
+
+def _boolean(value: Any, _: Mapping[str, Any]) -> bool:
+    if not isinstance(value, bool):
+        raise _Unfit(f"{{unacceptable_type,{type_name(value)}}}")
+    return value
+
+
+def _count(value: Any, _: Mapping[str, Any]) -> int:
+    number = _integer(value)
+    if number < 0:
+        raise _Unfit(f"{{value_negative,{number}}}")
+    return number
+
+
+def _period(value: Any, arguments: Mapping[str, Any]) -> int:
+    number = _count(value, arguments)
+    if number > EXPIRY_MS_MAX:
+        raise _Unfit(f"{{value_too_large,{number}}}")
+    return number
+
+
+def _positive_period(value: Any, arguments: Mapping[str, Any]) -> int:
+    number = _period(value, arguments)
+    if number == 0:
+        raise _Unfit("{value_zero,0}")
+    return number
+
+
+def _priorities(value: Any, arguments: Mapping[str, Any]) -> int:
+    number = _count(value, arguments)
+    if number > PRIORITY_MAX:
+        raise _Unfit(f"{{max_value_exceeded,{number}}}")
+    return number
+
+
+def _name(value: Any, _: Mapping[str, Any]) -> str:
+    return _string(value)
+
+
+def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str:
+    key = _string(value)
+    if "x-dead-letter-exchange" not in arguments:
+        raise _Unfit("routing_key_but_no_dlx_defined")
+    if len(key.encode("utf-8", "surrogateescape")) > KEY_BYTES_MAX:
+        raise _Unfit(f"{{max_bytes_exceeded,{KEY_BYTES_MAX}}}")
+    return key
+
+
+def _one_of(problem: str, *choices: str) -> Callable[[Any, Mapping[str, Any]], str]:
+    def check(value: Any, _: Mapping[str, Any]) -> str:
+        if _string(value) not in choices:
+            raise _Unfit(problem)
+        return str(value)
+
+    return check
+
+
+def _overflow(value: Any, _: Mapping[str, Any]) -> Overflow:
+    try:
+        return Overflow(_string(value))
+    except ValueError:
+        raise _Unfit("invalid_overflow") from None
+
+
+def _kind(value: Any, _: Mapping[str, Any]) -> str:
+    kind = _string(value)
+    if kind == "stream":
+        raise _Unfit("\"queue type 'stream' comes with a later version; use 'classic' or 'quorum'\"")
+    if kind not in ("classic", "quorum"):
+        raise _Unfit(f"\"unsupported queue type '{kind}'\"")
+    return kind
+
+
+_CHECKS: dict[str, tuple[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
+    "x-queue-type": ("kind", _kind),
+    "x-expires": ("expires_ms", _positive_period),
+    "x-message-ttl": ("message_ttl_ms", _period),
+    "x-dead-letter-exchange": ("dead_letter_exchange", _name),
+    "x-dead-letter-routing-key": ("dead_letter_key", _dead_letter_key),
+    "x-dead-letter-strategy": (
+        "strategy",
+        _one_of("invalid_dlx_strategy", "at-most-once", "at-least-once"),
+    ),
+    "x-max-length": ("length_max", _count),
+    "x-max-length-bytes": ("length_bytes_max", _count),
+    "x-max-priority": ("priorities", _priorities),
+    "x-overflow": ("overflow", _overflow),
+    "x-queue-mode": ("mode", _one_of("invalid_queue_mode", "default", "lazy")),
+    "x-single-active-consumer": ("single_active_consumer", _boolean),
+    "x-delivery-limit": ("delivery_limit", _count),
+}
+_ACCEPTED_ONLY = ("strategy", "mode")
+"""Checked as RabbitMQ does, and without effect here."""
+
+_COMPARED = (
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-delivery-limit",
+)
+
+_ABSENT = object()
+
+
+def _equal(before: Any, after: Any) -> bool:
+    # True == 1 in Python, never in a field table.
+    return isinstance(before, bool) == isinstance(after, bool) and bool(before == after)
+
+
+def _described(value: Any) -> str:
+    if value is _ABSENT:
+        return "none"
+    shown = str(value).lower() if isinstance(value, bool) else value
+    return f"the value '{shown}' of type '{type_name(value)}'"
+
+
+_TYPE_NAMES: dict[type, str] = {
+    bool: "bool",
+    float: "double",
+    str: "longstr",
+    bytes: "binary",
+    list: "array",
+    tuple: "array",
+    dict: "table",
+    type(None): "void",
+    values.Int8: "byte",
+    values.UInt8: "unsignedbyte",
+    values.Int16: "short",
+    values.UInt16: "unsignedshort",
+    values.UInt32: "unsignedint",
+    values.Int64: "long",
+    values.Timestamp: "timestamp",
+    values.Float32: "float",
+    values.RawString: "longstr",
+    values.Decimal: "decimal",
+}
+
+
+def type_name(value: Any) -> str:
+    """RabbitMQ's name for the type of a table's value."""
+    if type(value) is int:
+        return "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
+    return _TYPE_NAMES.get(type(value), type(value).__name__)

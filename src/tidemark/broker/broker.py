@@ -1,0 +1,515 @@
+"""The broker of one node: all virtual hosts, users and queues, and the catalog that remembers them.
+
+Everything that is declared becomes a change (`catalog.py`) and is made by `apply`, the same function that
+recovery feeds with the changes of the catalog log. What is durable is appended to that log first (`log`);
+what is not is only applied. Consequences of a change that depend on what is not durable (an auto-delete
+exchange that lost its last binding, say) are changes of their own, so replaying the log needs to decide nothing.
+
+Messages are not seen here: they go from `Publishing` through `VirtualHost.resolve` into queues, and out in `turn`.
+
+Invariant: replaying `image()` into an empty broker gives one with the same image, and a queue number below
+`next_number` is never given to another queue.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.broker import catalog, dispatch
+from tidemark.broker.access import Access, hash_password, is_outdated
+from tidemark.broker.catalog import DELETE, PUT, Change
+from tidemark.broker.config import BrokerConfig
+from tidemark.broker.core import QueueCore
+from tidemark.broker.exchanges import PREDECLARED, Exchange
+from tidemark.broker.queue import Queue
+from tidemark.broker.replyto import Replies
+from tidemark.broker.session import ConnectionSink, Session
+from tidemark.broker.vhost import VirtualHost
+from tidemark.errors import NotAllowed, NotFound
+from tidemark.model.arena import Arena, Writer
+from tidemark.model.wiring import (
+    FIRST_TRANSIENT_NUMBER,
+    BindingSpec,
+    ExchangeSpec,
+    GlobalParameterSpec,
+    ParameterSpec,
+    PermissionSpec,
+    PolicySpec,
+    QueueSpec,
+    Spec,
+    UserSpec,
+    VhostSpec,
+)
+from tidemark.ports import CatalogLog, Content
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatistics:
+    vhosts: int
+    sessions: int
+    exchanges: int
+    queues: int
+    bindings: int
+    consumers: int
+    ready: int
+    acquired: int
+    ready_bytes: int
+    acquired_bytes: int
+    published: int
+    delivered: int
+    redelivered: int
+    settled: int
+    blocked: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStatistics:
+    spec: ExchangeSpec
+    bindings_out: int
+    bindings_in: int
+
+
+class Broker:
+    def __init__(
+        self,
+        *,
+        arena: Arena,
+        memory: Writer,
+        journal: Any,
+        catalog: CatalogLog,
+        content: Content,
+        config: BrokerConfig,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self.arena = arena
+        self.memory = memory
+        self.journal = journal
+        self.catalog = catalog
+        self.content = content
+        self.config = config
+        self.entropy = entropy
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.access = Access(config.loopback_users)
+        self.policies: dict[tuple[str, str], PolicySpec] = {}
+        self.parameters: dict[tuple[str, str, str], ParameterSpec] = {}
+        """By virtual host, component and name."""
+        self.global_parameters: dict[str, GlobalParameterSpec] = {}
+        self.queues: dict[int, Queue] = {}
+        self.sessions: dict[Session, None] = {}
+        self.dirty: list[QueueCore] = []
+        self.now_ms = 0
+        self.blocked: str | None = None
+        self.deletions = 0
+        """How many queues have been deleted so far."""
+        self.next_number = 1
+        self.wakes = dispatch.Wakes()
+        self.replies = Replies(self)
+        self._next_transient = FIRST_TRANSIENT_NUMBER
+
+    # The catalog ------------------------------------------------------------------------
+
+    def apply(self, change: Change) -> None:
+        """Make one change. Putting what is there and deleting what is not are no errors.
+
+        Raises:
+            StoreForeign: a change that this version does not know.
+        """
+        kind, verb = catalog.kind_and_verb(change)
+        if kind == catalog.NUMBERS:
+            self.next_number = max(self.next_number, change["next"])
+            return
+        _APPLY[kind, verb](self, catalog.read(change))
+
+    def log(self, change: Change) -> int:
+        """Append the change to the catalog log and apply it. Returns the sequence to wait for."""
+        seq = self.catalog.append(catalog.encode(change), self.now_ms)
+        self.apply(change)
+        return seq
+
+    def put(self, spec: Spec, *, durable: bool = True) -> int:
+        """Make it (or replace it), in the catalog log if it is durable. Returns the sequence to wait for, or 0."""
+        seq = self.catalog.append(catalog.encode(catalog.put(spec)), self.now_ms) if durable else 0
+        _APPLY[catalog.kind_of(spec), PUT](self, spec)
+        return seq
+
+    def delete(self, spec: Spec, *, durable: bool = True) -> int:
+        """End it, in the catalog log if it is durable. Returns the sequence to wait for, or 0."""
+        seq = self.catalog.append(catalog.encode(catalog.delete(spec)), self.now_ms) if durable else 0
+        _APPLY[catalog.kind_of(spec), DELETE](self, spec)
+        return seq
+
+    def image(self) -> list[bytes]:
+        """The whole catalog as changes, in an order in which each finds what it needs."""
+        specs: list[Spec] = [vhost.spec for vhost in self.vhosts.values()]
+        specs += self.access.users.values()
+        specs += self.access.permissions.values()
+        specs += self.access.topic_permissions.values()
+        specs += self.global_parameters.values()
+        specs += self.parameters.values()
+        specs += self.policies.values()
+        for vhost in self.vhosts.values():
+            specs += (
+                x.spec for x in vhost.exchanges.values() if x.spec.durable and x.name not in PREDECLARED
+            )
+            specs += (queue.spec for queue in vhost.queues.values() if queue.spec.durable)
+            specs += (binding.spec for binding in vhost.bindings() if binding.durable)
+        changes = [catalog.numbers(self.next_number), *map(catalog.put, specs)]
+        return [catalog.encode(change) for change in changes]
+
+    def create_defaults(self) -> None:
+        """On an empty catalog: the default virtual host, and its user with all rights."""
+        if self.vhosts or self.access.users:
+            return
+        name, vhost = self.config.default_user, self.config.default_vhost
+        self.put(VhostSpec(vhost, "Default virtual host"))
+        self.put(UserSpec(name, self.password_hash(self.config.default_password), ("administrator",)))
+        self.put(PermissionSpec(name, vhost, ".*", ".*", ".*"))
+
+    # Users ------------------------------------------------------------------------------
+
+    def password_hash(self, password: str) -> str:
+        """A new hash for the password. Slow on purpose (see `access`)."""
+        return hash_password(password, self.entropy(16), self.config.scrypt_log2_n)
+
+    def passed(self, user: str, new_hash: str) -> None:
+        """The user has proved who it is by an outdated hash: keep the new one, made from the same password."""
+        spec = self.access.users.get(user)
+        if spec is not None and is_outdated(spec.password_hash):
+            self.put(UserSpec(spec.name, new_hash, spec.tags))
+
+    def delete_user(self, name: str) -> int:
+        """The user goes, with its permissions and connections.
+
+        Raises:
+            NotFound: there is no such user.
+        """
+        spec = self.access.users.get(name)
+        if spec is None:
+            raise NotFound(reason=f"no user '{name}'")
+        seq = self.delete(spec)
+        self._end_sessions(f"user '{name}' is deleted", user=name)
+        return seq
+
+    # Virtual hosts ----------------------------------------------------------------------
+
+    def vhost(self, name: str) -> VirtualHost:
+        """Raises NotFound when there is none of this name."""
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            raise NotFound(reason=f"no vhost '{name}'")
+        return vhost
+
+    def delete_vhost(self, name: str) -> int:
+        """The virtual host goes, with all that is in it and its connections.
+
+        Raises:
+            NotFound: there is no such virtual host.
+        """
+        vhost = self.vhost(name)
+        self._end_sessions(f"vhost '{name}' is deleted", vhost=name)
+        return self.delete(vhost.spec)
+
+    def _end_sessions(self, reason: str, *, user: str | None = None, vhost: str | None = None) -> None:
+        for session in list(self.sessions):
+            if (user is None or session.user == user) and (vhost is None or session.vhost.name == vhost):
+                session.end(reason)
+
+    # Sessions ---------------------------------------------------------------------------
+
+    def open_session(self, vhost: str, user: str, sink: ConnectionSink | None, name: str) -> Session:
+        """What a connection of this user does in this virtual host.
+
+        Raises:
+            NotAllowed: there is no such virtual host, or the user has no permission in it.
+        """
+        host = self.vhosts.get(vhost)
+        if host is None:
+            raise NotAllowed(reason=f"vhost {vhost} not found")
+        if not self.access.may_enter(user, vhost):
+            raise NotAllowed(reason=f"access to vhost '{vhost}' refused for user '{user}'")
+        session = Session(self, host, user, sink, name)
+        self.sessions[session] = None
+        return session
+
+    # Exchanges, queues, bindings: no permissions are asked here -------------------------------
+
+    def create_queue(self, spec: QueueSpec) -> tuple[Queue, int]:
+        """A new queue under the next number. The second of the answer is the sequence to wait for."""
+        if spec.durable:
+            number = self.next_number
+        else:
+            number, self._next_transient = self._next_transient, self._next_transient + 1
+        spec = QueueSpec(
+            spec.vhost, spec.name, spec.durable, spec.exclusive, spec.auto_delete, spec.arguments, number
+        )
+        seq = self.put(spec, durable=spec.durable)
+        return self.queues[number], seq
+
+    def generated_name(self, prefix: str) -> str:
+        """`prefix` and 22 characters that nobody can guess."""
+        return prefix + base64.urlsafe_b64encode(self.entropy(16)).decode("ascii").rstrip("=")
+
+    def delete_queue(self, queue: Queue) -> int:
+        """The queue goes, with its bindings; auto-delete exchanges that it leaves without any go too."""
+        vhost = self.vhosts[queue.spec.vhost]
+        sources = [vhost.exchanges[b.spec.source] for b in vhost.bindings_to_queue(queue.name)]
+        seq = self.delete(queue.spec, durable=queue.spec.durable)
+        return max(seq, self._drop_unbound(vhost, sources))
+
+    def delete_exchange(self, exchange: Exchange) -> int:
+        """The exchange goes, with its bindings; auto-delete exchanges that it leaves without any go too."""
+        vhost = self.vhosts[exchange.spec.vhost]
+        sources = [vhost.exchanges[b.spec.source] for b in exchange.incoming.values()]
+        seq = self.delete(exchange.spec, durable=exchange.spec.durable)
+        return max(seq, self._drop_unbound(vhost, sources))
+
+    def bind(self, spec: BindingSpec) -> int:
+        """Make the binding if it is not there. Its ends exist."""
+        vhost = self.vhosts[spec.vhost]
+        if vhost.binding(spec) is not None:
+            return self.catalog.last_seq
+        source = vhost.exchanges[spec.source].spec
+        if spec.to_queue:
+            durable = source.durable and vhost.queues[spec.destination].spec.durable
+        else:
+            durable = source.durable and vhost.exchanges[spec.destination].spec.durable
+        return self.put(spec, durable=durable)
+
+    def unbind(self, spec: BindingSpec) -> int:
+        """End the binding if it is there; its source goes with its last one if it is auto-delete."""
+        vhost = self.vhosts[spec.vhost]
+        binding = vhost.binding(spec)
+        if binding is None:
+            return self.catalog.last_seq
+        seq = self.delete(binding.spec, durable=binding.durable)
+        return max(seq, self._drop_unbound(vhost, [vhost.exchanges[spec.source]]))
+
+    def _drop_unbound(self, vhost: VirtualHost, exchanges: Iterable[Exchange]) -> int:
+        seq = 0
+        for exchange in dict.fromkeys(exchanges):
+            here = vhost.exchanges.get(exchange.name) is exchange
+            if here and exchange.spec.auto_delete and not exchange.bindings:
+                seq = max(seq, self.delete_exchange(exchange))
+        return seq
+
+    # The turn ---------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> None:
+        """Look at every queue that something happened to; see `dispatch`."""
+        dispatch.turn(self, now_ms)
+
+    def next_wake_ms(self) -> int:
+        """When `turn` must be called again though nothing happens; NEVER if it need not."""
+        return dispatch.next_wake_ms(self)
+
+    # What compaction asks (ports.Residents) ---------------------------------------------------
+
+    def _queue(self, number: int) -> Queue | None:
+        # A copy (CC) of a persistent message may be in a private reply queue, too.
+        return self.queues.get(number) or self.replies.by_number.get(number)
+
+    def holds(self, queue: int, seq: int) -> bool:
+        found = self._queue(queue)
+        return found is not None and found.holds(seq)
+
+    def relocate(self, queue: int, seq: int, loc: int) -> bool:
+        found = self._queue(queue)
+        return found is not None and found.relocate(seq, loc)
+
+    def queue_name(self, queue: int) -> str | None:
+        found = self.queues.get(queue)
+        return None if found is None else f"'{found.spec.name}' in vhost '{found.spec.vhost}'"
+
+    # Statistics -------------------------------------------------------------------------
+
+    def statistics(self) -> BrokerStatistics:
+        queues, vhosts = self.queues.values(), self.vhosts.values()
+        return BrokerStatistics(
+            vhosts=len(vhosts),
+            sessions=len(self.sessions),
+            exchanges=sum(len(vhost.exchanges) for vhost in vhosts),
+            queues=len(queues),
+            bindings=sum(len(x.bindings) for vhost in vhosts for x in vhost.exchanges.values()),
+            consumers=sum(len(queue.consumers) for queue in queues),
+            ready=sum(queue.ready for queue in queues),
+            acquired=sum(queue.acquired for queue in queues),
+            ready_bytes=sum(queue.ready_bytes for queue in queues),
+            acquired_bytes=sum(queue.acquired_bytes for queue in queues),
+            published=sum(queue.published for queue in queues),
+            delivered=sum(queue.delivered for queue in queues),
+            redelivered=sum(queue.redelivered for queue in queues),
+            settled=sum(queue.settled for queue in queues),
+            blocked=self.blocked,
+        )
+
+    def exchanges_of(self, vhost: str) -> list[ExchangeStatistics]:
+        """Raises NotFound when there is no such virtual host."""
+        return [
+            ExchangeStatistics(exchange.spec, len(exchange.bindings), len(exchange.incoming))
+            for exchange in self.vhost(vhost).exchanges.values()
+        ]
+
+    def bindings_of(self, vhost: str) -> list[BindingSpec]:
+        """All bindings, with those that every queue has to the default exchange.
+
+        Raises:
+            NotFound: there is no such virtual host.
+        """
+        host = self.vhost(vhost)
+        default = [BindingSpec(vhost, "", name, True, name) for name in host.queues]
+        return default + [binding.spec for binding in host.bindings()]
+
+
+# How each change is made ------------------------------------------------------------------------
+
+
+def _put_vhost(broker: Broker, spec: VhostSpec) -> None:
+    vhost = broker.vhosts.get(spec.name)
+    if vhost is None:
+        broker.vhosts[spec.name] = VirtualHost(spec, broker.config.routes_max)
+    else:
+        vhost.spec = spec
+
+
+def _delete_vhost(broker: Broker, spec: VhostSpec) -> None:
+    vhost = broker.vhosts.pop(spec.name, None)
+    if vhost is None:
+        return
+    vhost.forget_routes()
+    for queue in list(vhost.queues.values()):
+        _close_queue(broker, queue)
+    broker.access.remove_vhost(spec.name)
+    broker.policies = {key: value for key, value in broker.policies.items() if key[0] != spec.name}
+    broker.parameters = {key: value for key, value in broker.parameters.items() if key[0] != spec.name}
+
+
+def _put_exchange(broker: Broker, spec: ExchangeSpec) -> None:
+    vhost = broker.vhosts[spec.vhost]
+    if spec.name not in vhost.exchanges:
+        vhost.add_exchange(spec)
+
+
+def _delete_exchange(broker: Broker, spec: ExchangeSpec) -> None:
+    vhost = broker.vhosts.get(spec.vhost)
+    if vhost is not None and spec.name in vhost.exchanges:
+        vhost.remove_exchange(vhost.exchanges[spec.name])
+
+
+def _put_queue(broker: Broker, spec: QueueSpec) -> None:
+    if spec.durable:
+        broker.next_number = max(broker.next_number, spec.number + 1)
+    vhost = broker.vhosts[spec.vhost]
+    if spec.name not in vhost.queues:
+        broker.queues[spec.number] = queue = Queue(spec, broker)
+        vhost.add_queue(queue)
+
+
+def _delete_queue(broker: Broker, spec: QueueSpec) -> None:
+    queue = broker.queues.get(spec.number)
+    if queue is not None:
+        broker.vhosts[spec.vhost].remove_queue(queue)
+        _close_queue(broker, queue)
+
+
+def _close_queue(broker: Broker, queue: Queue) -> None:
+    # It leaves the tables first: telling its consumers may lead back here.
+    del broker.queues[queue.number]
+    broker.deletions += 1
+    queue.delete()
+
+
+def _put_binding(broker: Broker, spec: BindingSpec) -> None:
+    broker.vhosts[spec.vhost].add_binding(spec)
+
+
+def _delete_binding(broker: Broker, spec: BindingSpec) -> None:
+    vhost = broker.vhosts.get(spec.vhost)
+    if vhost is not None:
+        vhost.remove_binding(spec)
+
+
+def _put_user(broker: Broker, spec: UserSpec) -> None:
+    broker.access.users[spec.name] = spec
+
+
+def _delete_user(broker: Broker, spec: UserSpec) -> None:
+    broker.access.remove_user(spec.name)
+    for vhost in broker.vhosts.values():
+        vhost.forget_routes()
+
+
+def _put_permission(broker: Broker, spec: Any) -> None:
+    broker.access.permissions[spec.user, spec.vhost] = spec
+    _forget_routes(broker, spec.vhost)
+
+
+def _delete_permission(broker: Broker, spec: Any) -> None:
+    broker.access.permissions.pop((spec.user, spec.vhost), None)
+    _forget_routes(broker, spec.vhost)
+
+
+def _put_topic_permission(broker: Broker, spec: Any) -> None:
+    broker.access.topic_permissions[spec.user, spec.vhost, spec.exchange] = spec
+    _forget_routes(broker, spec.vhost)
+
+
+def _delete_topic_permission(broker: Broker, spec: Any) -> None:
+    broker.access.topic_permissions.pop((spec.user, spec.vhost, spec.exchange), None)
+    _forget_routes(broker, spec.vhost)
+
+
+def _forget_routes(broker: Broker, vhost: str) -> None:
+    """A living route means that its publisher may publish there."""
+    if vhost in broker.vhosts:
+        broker.vhosts[vhost].forget_routes()
+
+
+def _put_policy(broker: Broker, spec: PolicySpec) -> None:
+    broker.policies[spec.vhost, spec.name] = spec
+
+
+def _delete_policy(broker: Broker, spec: PolicySpec) -> None:
+    broker.policies.pop((spec.vhost, spec.name), None)
+
+
+def _put_parameter(broker: Broker, spec: ParameterSpec) -> None:
+    broker.parameters[spec.vhost, spec.component, spec.name] = spec
+
+
+def _delete_parameter(broker: Broker, spec: ParameterSpec) -> None:
+    broker.parameters.pop((spec.vhost, spec.component, spec.name), None)
+
+
+def _put_global_parameter(broker: Broker, spec: GlobalParameterSpec) -> None:
+    broker.global_parameters[spec.name] = spec
+
+
+def _delete_global_parameter(broker: Broker, spec: GlobalParameterSpec) -> None:
+    broker.global_parameters.pop(spec.name, None)
+
+
+_APPLY: dict[tuple[str, str], Callable[[Broker, Any], None]] = {
+    ("vhost", PUT): _put_vhost,
+    ("vhost", DELETE): _delete_vhost,
+    ("exchange", PUT): _put_exchange,
+    ("exchange", DELETE): _delete_exchange,
+    ("queue", PUT): _put_queue,
+    ("queue", DELETE): _delete_queue,
+    ("binding", PUT): _put_binding,
+    ("binding", DELETE): _delete_binding,
+    ("user", PUT): _put_user,
+    ("user", DELETE): _delete_user,
+    ("permission", PUT): _put_permission,
+    ("permission", DELETE): _delete_permission,
+    ("topic-permission", PUT): _put_topic_permission,
+    ("topic-permission", DELETE): _delete_topic_permission,
+    ("policy", PUT): _put_policy,
+    ("policy", DELETE): _delete_policy,
+    ("parameter", PUT): _put_parameter,
+    ("parameter", DELETE): _delete_parameter,
+    ("global-parameter", PUT): _put_global_parameter,
+    ("global-parameter", DELETE): _delete_global_parameter,
+}

@@ -1,0 +1,473 @@
+"""Definitions in RabbitMQ's JSON format: everything an operator configured, out and in.
+
+`export` writes what its management plugin writes, so that the same tools and files serve both brokers.
+`import_definitions` reads such a document in two steps: `_Plan` checks all of it against itself and against
+what is here and turns it into specs; only then is anything changed. What exists already is kept as it is, as
+RabbitMQ does, but for users, permissions, parameters and policies, which are replaced. A binding with an end that is
+neither here nor in the document is left out and reported: RabbitMQ writes such, of exclusive queues and internal exchanges.
+
+Invariant: an import either makes everything the document asks for or, when it raises, nothing.
+Importing a document twice changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemark.broker.access import RABBITMQ_HASHES, check_stored_hash, compile_pattern, verify
+from tidemark.broker.arguments import check_queue_arguments
+from tidemark.broker.exchanges import PREDECLARED, TYPES, check_exchange
+from tidemark.errors import PreconditionFailed, TidemarkError
+from tidemark.model import values
+from tidemark.model.wiring import (
+    BindingSpec,
+    ExchangeSpec,
+    GlobalParameterSpec,
+    ParameterSpec,
+    PermissionSpec,
+    PolicySpec,
+    QueueSpec,
+    Spec,
+    TopicPermissionSpec,
+    UserSpec,
+    VhostSpec,
+)
+
+if TYPE_CHECKING:
+    from tidemark.broker.broker import Broker
+
+RABBITMQ_VERSION = "3.10.8"
+"""Whose format this is; RabbitMQ's tools look for it."""
+SCRYPT = "tidemark_scrypt"
+"""The name of our own hashes under `hashing_algorithm`."""
+NAME_BYTES_MAX = 255
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did, in numbers by section."""
+
+    made: dict[str, int]
+    kept: dict[str, int]
+    left_out: tuple[str, ...]
+    """Bindings that lead from or to nothing, each with its position and what is missing."""
+    safe_at: int
+    """The sequence of the catalog log that must be durable before this may be reported."""
+
+
+# Out ------------------------------------------------------------------------------------------
+
+
+def export(broker: Broker, vhost: str | None = None) -> Document:
+    """Everything, or (without users and permissions) what is in one virtual host.
+
+    Raises:
+        NotFound: there is no such virtual host.
+    """
+    hosts = list(broker.vhosts.values()) if vhost is None else [broker.vhost(vhost)]
+    document: Document = {
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "Tidemark",
+    }
+    if vhost is None:
+        access = broker.access
+        document |= {
+            "users": [_user(user) for user in access.users.values()],
+            "vhosts": [_vhost(host.spec) for host in hosts],
+            "permissions": [_fields(spec) for spec in access.permissions.values()],
+            "topic_permissions": [_fields(spec) for spec in access.topic_permissions.values()],
+            "global_parameters": [_fields(spec) for spec in broker.global_parameters.values()],
+        }
+    names = {host.name for host in hosts}
+    document["parameters"] = [_fields(p) for p in broker.parameters.values() if p.vhost in names]
+    document["policies"] = [_policy(p) for p in broker.policies.values() if p.vhost in names]
+    queues = [q.spec for host in hosts for q in host.queues.values() if not q.spec.exclusive]
+    shared = {(spec.vhost, spec.name) for spec in queues}
+    document["queues"] = [_queue(spec) for spec in queues]
+    document["exchanges"] = [
+        _fields(x.spec) for host in hosts for x in host.exchanges.values() if x.name not in PREDECLARED
+    ]
+    document["bindings"] = [
+        _binding(b.spec)
+        for host in hosts
+        for b in host.bindings()
+        if not b.spec.to_queue or (b.spec.vhost, b.spec.destination) in shared
+    ]
+    return document
+
+
+def _fields(spec: Any) -> dict[str, Any]:
+    return {name: _plain(getattr(spec, name)) for name in spec.__slots__}
+
+
+def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def _queue(spec: QueueSpec) -> dict[str, Any]:
+    fields = _without(_fields(spec), "exclusive", "number")
+    return {**fields, "type": fields["arguments"].get("x-queue-type", "classic")}
+
+
+def _vhost(spec: VhostSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "limits": [],
+        "metadata": {"description": spec.description, "tags": list(spec.tags)},
+    }
+
+
+def _user(spec: UserSpec) -> dict[str, Any]:
+    algorithm, _, rest = spec.password_hash.partition("$")
+    ours = algorithm not in RABBITMQ_HASHES
+    return {
+        "name": spec.name,
+        "password_hash": spec.password_hash if ours else rest,
+        "hashing_algorithm": SCRYPT if ours else algorithm,
+        "tags": list(spec.tags),
+        "limits": {},
+    }
+
+
+def _policy(spec: PolicySpec) -> dict[str, Any]:
+    return {**_without(_fields(spec), "apply_to"), "apply-to": spec.apply_to}
+
+
+def _binding(spec: BindingSpec) -> dict[str, Any]:
+    return {
+        "source": spec.source,
+        "vhost": spec.vhost,
+        "destination": spec.destination,
+        "destination_type": "queue" if spec.to_queue else "exchange",
+        "routing_key": spec.key,
+        "arguments": _plain(spec.arguments),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As near as JSON comes to it."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case bytes():
+            return value.decode("utf-8", "replace")
+        case values.Decimal():
+            return value.unscaled / 10**value.scale
+        case dict():
+            return {_plain(name): _plain(item) for name, item in value.items()}
+        case _:
+            return [_plain(item) for item in value]
+
+
+# In -------------------------------------------------------------------------------------------
+
+
+def import_definitions(broker: Broker, document: Document, vhost: str | None = None) -> Imported:
+    """Make what the document asks for. With `vhost`, items that name none belong to that one.
+
+    Raises:
+        PreconditionFailed: something in it cannot be, named by its section and position. Nothing was changed.
+    """
+    plan = _Plan(broker, vhost)
+    plan.read(document)
+    for spec in plan.specs:
+        match spec:
+            case QueueSpec():
+                broker.create_queue(spec)
+            case ExchangeSpec():
+                broker.put(spec, durable=spec.durable)
+            case BindingSpec():
+                broker.bind(spec)
+            case _:
+                broker.put(spec)
+    return Imported(dict(plan.made), dict(plan.kept), tuple(plan.left_out), broker.catalog.last_seq)
+
+
+class _LeadsNowhere(Exception):
+    """A binding without one of its ends; never seen outside."""
+
+
+class _Plan:
+    """Reads a document section by section, in the order in which things need one another."""
+
+    def __init__(self, broker: Broker, vhost: str | None) -> None:
+        self.specs: list[Spec] = []
+        self.made: Counter[str] = Counter()
+        self.kept: Counter[str] = Counter()
+        self.left_out: list[str] = []
+        self._broker = broker
+        self._vhost = vhost
+        self._vhosts = set(broker.vhosts)
+        self._users = set(broker.access.users)
+        self._exchanges = {
+            (v.name, x.name): x.spec for v in broker.vhosts.values() for x in v.exchanges.values()
+        }
+        self._queues = {(v.name, name) for v in broker.vhosts.values() for name in v.queues}
+
+    def read(self, document: Document) -> None:
+        sections: dict[str, Callable[[_Item], Spec | None]] = {
+            "vhosts": self._read_vhost,
+            "users": self._read_user,
+            "permissions": self._read_permission,
+            "topic_permissions": self._read_topic_permission,
+            "global_parameters": self._read_global_parameter,
+            "parameters": self._read_parameter,
+            "policies": self._read_policy,
+            "exchanges": self._read_exchange,
+            "queues": self._read_queue,
+            "bindings": self._read_binding,
+        }
+        if not isinstance(document, dict):
+            raise PreconditionFailed(
+                reason="definitions must be a JSON object with sections such as 'queues'"
+            )
+        for section, read in sections.items():
+            items = document.get(section) or []
+            if not isinstance(items, list):
+                raise PreconditionFailed(reason=f"definitions: {section} must be a list")
+            for position, fields in enumerate(items):
+                where = f"definitions: {section}[{position}]"
+                if not isinstance(fields, dict):
+                    raise PreconditionFailed(reason=f"{where} must be an object")
+                try:
+                    spec = read(_Item(where, fields))
+                except _LeadsNowhere as missing:
+                    self.left_out.append(f"{section}[{position}]: {missing}")
+                    continue
+                except TidemarkError as problem:
+                    text = str(problem)
+                    raise PreconditionFailed(
+                        reason=text if text.startswith(where) else f"{where}: {text}"
+                    ) from None
+                if spec is None or self._is_there(spec):
+                    self.kept[section] += 1
+                else:
+                    self.made[section] += 1
+                    self.specs.append(spec)
+
+    def _is_there(self, spec: Spec) -> bool:
+        """Whether it is here already, exactly so."""
+        broker, access = self._broker, self._broker.access
+        match spec:
+            case UserSpec():
+                return access.users.get(spec.name) == spec
+            case PermissionSpec():
+                return access.permissions.get((spec.user, spec.vhost)) == spec
+            case TopicPermissionSpec():
+                return access.topic_permissions.get((spec.user, spec.vhost, spec.exchange)) == spec
+            case GlobalParameterSpec():
+                return broker.global_parameters.get(spec.name) == spec
+            case ParameterSpec():
+                return broker.parameters.get((spec.vhost, spec.component, spec.name)) == spec
+            case PolicySpec():
+                return broker.policies.get((spec.vhost, spec.name)) == spec
+            case BindingSpec():
+                return spec.vhost in broker.vhosts and broker.vhosts[spec.vhost].binding(spec) is not None
+            case _:
+                return False
+
+    def _read_vhost(self, item: _Item) -> Spec | None:
+        name = item.name("name")
+        if name in self._vhosts:
+            return None
+        self._vhosts.add(name)
+        self._exchanges |= {
+            (name, predeclared): ExchangeSpec(name, predeclared, kind, durable=True)
+            for predeclared, kind in PREDECLARED.items()
+        }
+        metadata = item.table("metadata")
+        description = item.text("description", metadata.get("description", ""))
+        return VhostSpec(name, description, item.tags(metadata.get("tags", [])))
+
+    def _read_user(self, item: _Item) -> Spec | None:
+        name = item.name("name")
+        known = self._broker.access.users.get(name)
+        self._users.add(name)
+        if "password" in item.fields:
+            password = item.text("password")
+            if known is not None and verify(known.password_hash, password):
+                stored = known.password_hash
+            else:
+                stored = self._broker.password_hash(password)
+        else:
+            stored = item.text("password_hash", "")
+            algorithm = item.text("hashing_algorithm", "rabbit_password_hashing_sha256")
+            if stored and algorithm != SCRYPT:
+                stored = f"{algorithm}${stored}"
+            if known is not None and not stored:
+                stored = known.password_hash
+            check_stored_hash(stored)
+        return UserSpec(name, stored, item.tags([]))
+
+    def _read_permission(self, item: _Item) -> Spec | None:
+        return PermissionSpec(
+            self._user(item),
+            self._host(item),
+            item.pattern("configure"),
+            item.pattern("write"),
+            item.pattern("read"),
+        )
+
+    def _read_topic_permission(self, item: _Item) -> Spec | None:
+        return TopicPermissionSpec(
+            self._user(item),
+            self._host(item),
+            item.text("exchange"),
+            item.pattern("write"),
+            item.pattern("read"),
+        )
+
+    def _read_global_parameter(self, item: _Item) -> Spec | None:
+        return GlobalParameterSpec(item.name("name"), item.fields.get("value"))
+
+    def _read_parameter(self, item: _Item) -> Spec | None:
+        return ParameterSpec(
+            self._host(item), item.name("component"), item.name("name"), item.fields.get("value")
+        )
+
+    def _read_policy(self, item: _Item) -> Spec | None:
+        apply_to = item.text("apply-to", "all")
+        if apply_to not in ("all", "queues", "exchanges"):
+            raise item.wrong("apply-to", "'all', 'queues' or 'exchanges'")
+        return PolicySpec(
+            self._host(item),
+            item.name("name"),
+            item.pattern("pattern"),
+            apply_to,
+            item.number("priority", 0),
+            item.table("definition"),
+        )
+
+    def _read_exchange(self, item: _Item) -> Spec | None:
+        spec = ExchangeSpec(
+            self._host(item),
+            item.name("name"),
+            item.text("type"),
+            item.flag("durable"),
+            item.flag("auto_delete"),
+            item.flag("internal"),
+            item.table("arguments"),
+        )
+        check_exchange(spec)
+        if (spec.vhost, spec.name) in self._exchanges:
+            return None
+        self._exchanges[spec.vhost, spec.name] = spec
+        return spec
+
+    def _read_queue(self, item: _Item) -> Spec | None:
+        spec = QueueSpec(
+            self._host(item),
+            item.name("name"),
+            item.flag("durable"),
+            False,
+            item.flag("auto_delete"),
+            item.table("arguments"),
+        )
+        check_queue_arguments(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
+        if (spec.vhost, spec.name) in self._queues:
+            return None
+        self._queues.add((spec.vhost, spec.name))
+        return spec
+
+    def _read_binding(self, item: _Item) -> Spec | None:
+        vhost, source, destination = self._host(item), item.text("source"), item.name("destination")
+        kind = item.text("destination_type")
+        if kind not in ("queue", "exchange"):
+            raise item.wrong("destination_type", "'queue' or 'exchange'")
+        spec = BindingSpec(
+            vhost, source, destination, kind == "queue", item.text("routing_key"), item.table("arguments")
+        )
+        if source == "":
+            return None  # every queue has this one by itself
+        exchange = self._exchanges.get((vhost, source))
+        if exchange is None:
+            raise _LeadsNowhere(f"no exchange '{source}' in vhost '{vhost}'")
+        there = self._queues if spec.to_queue else self._exchanges
+        if (vhost, destination) not in there:
+            raise _LeadsNowhere(f"no {kind} '{destination}' in vhost '{vhost}'")
+        TYPES[exchange.type](exchange).check_binding(spec.arguments)
+        return spec
+
+    def _host(self, item: _Item) -> str:
+        name = item.text("vhost", self._vhost)
+        if name not in self._vhosts:
+            raise PreconditionFailed(reason=f"no vhost '{name}'")
+        return name
+
+    def _user(self, item: _Item) -> str:
+        name = item.text("user")
+        if name not in self._users:
+            raise PreconditionFailed(reason=f"no user '{name}'")
+        return name
+
+
+_REQUIRED: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One object of a section; reads its fields with their types."""
+
+    where: str
+    fields: dict[str, Any]
+
+    def wrong(self, name: str, expected: str) -> PreconditionFailed:
+        return PreconditionFailed(reason=f"{self.where}: '{name}' must be {expected}")
+
+    def text(self, name: str, default: str | None = _REQUIRED) -> str:
+        value = self.fields.get(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, "text")
+        if len(value.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX and name != "password_hash":
+            raise self.wrong(name, f"at most {NAME_BYTES_MAX} bytes long")
+        return value
+
+    def name(self, name: str) -> str:
+        value = self.text(name)
+        if not value:
+            raise self.wrong(name, "at least one character")
+        return value
+
+    def pattern(self, name: str) -> str:
+        value = self.text(name)
+        compile_pattern(value)
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.fields.get(name, False)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false")
+        return value
+
+    def number(self, name: str, default: int) -> int:
+        value = self.fields.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.wrong(name, "a whole number")
+        return value
+
+    def table(self, name: str) -> dict[str, Any]:
+        value = self.fields.get(name) or {}
+        if not isinstance(value, dict):
+            raise self.wrong(name, "an object")
+        return value
+
+    def tags(self, default: Any) -> tuple[str, ...]:
+        """A list, or (as older versions wrote it) words with commas between them."""
+        value = self.fields.get("tags", default)
+        if isinstance(value, str):
+            value = [word.strip() for word in value.split(",") if word.strip()]
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise self.wrong("tags", "a list of words")
+        return tuple(value)

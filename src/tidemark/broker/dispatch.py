@@ -1,0 +1,190 @@
+"""The end of a turn: every queue that changed is looked at, once for all that happened to it.
+
+`look` does one queue: what is too old goes, consumers are served, what is too much goes, and what has
+ended is written down. Consumers come first where the length is limited: as in RabbitMQ a message counts
+only while nobody takes it. A message whose time to live is 0 is still given to a consumer that waits for
+it: before consumers are served only those end whose time was over before this turn began.
+
+`share` deals messages out: highest priority first, then round and round among equals, one message each
+while there are few, in larger chunks when there are many. A consumer without room is passed over; whoever
+gives it room (an ack, a drained socket) touches the queue.
+
+Invariant: a look that changes nothing touches nothing, so `turn` ends; automatic dead-letter cycles are
+cut by their own rule.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tidemark.broker.core import NEVER
+
+if TYPE_CHECKING:
+    from tidemark.broker.broker import Broker
+    from tidemark.broker.consumer import Consumer
+    from tidemark.broker.queue import Queue
+
+TAKE_BYTES_MAX = 256 * 1024
+"""About how much a consumer is given at once; between two such gifts it is asked for room again."""
+CHUNK_MAX = 64
+EXACT_SHARE = 16
+"""With fewer messages than this a consumer, they are dealt out one by one."""
+
+
+def turn(broker: Broker, now_ms: int) -> None:
+    """Look at every queue that changed, until none has."""
+    wakes = broker.wakes
+    expired_ms = wakes.over_ms(now_ms)
+    wakes.published_ms = NEVER
+    broker.now_ms = now_ms
+    if wakes.soonest_ms <= now_ms:
+        wakes.ring(now_ms)
+    dirty, done = broker.dirty, 0
+    try:
+        for queue in dirty:  # looking at one may add others behind it
+            done += 1
+            try:
+                look(queue, expired_ms, now_ms)  # type: ignore[arg-type]
+            except BaseException:
+                # What was not done is for the next turn. A look that ends early leaves the mark behind.
+                queue.is_dirty = False
+                queue.touch()
+                raise
+    finally:
+        del dirty[:done]
+
+
+def next_wake_ms(broker: Broker) -> int:
+    """When `turn` must be called again though nothing happened; NEVER if it need not."""
+    return broker.wakes.next_ms()
+
+
+def look(queue: Queue, expired_ms: int, now_ms: int) -> None:
+    """Do what the changes of this queue ask for."""
+    if queue.expiring:
+        queue.expire(expired_ms)
+    if queue.ready and queue.groups:
+        share(queue, expired_ms)
+    # From here on a touch means another look: a queue may be its own dead-letter target.
+    queue.is_dirty = False
+    if queue.evicts:
+        queue.evict()
+    if queue.expiring:
+        queue.expire(now_ms)
+        queue.broker.wakes.add(queue, queue.next_expiry_ms())
+    gone = queue.drain_gone()
+    if gone is not None:
+        queue.unwritten.append((0, *gone))
+    if queue.unwritten:
+        queue.write_ends(now_ms)
+
+
+def share(queue: Queue, expired_ms: int) -> None:
+    """Give consumers what they have room for."""
+    for ring in queue.groups:
+        if len(ring) == 1:
+            _serve_one(queue, ring[0], expired_ms)
+        else:
+            _serve_ring(queue, ring, expired_ms)
+        if not queue.ready:
+            return
+
+
+def _serve_one(queue: Queue, consumer: Consumer, expired_ms: int) -> None:
+    while queue.ready and (room := consumer.room()) > 0:
+        taken = queue.take_living(room, TAKE_BYTES_MAX, expired_ms)
+        if taken is None:
+            return
+        consumer.give(taken)
+
+
+def _serve_ring(queue: Queue, ring: deque[Consumer], expired_ms: int) -> None:
+    members = len(ring)
+    passed_over = in_round = chunk = 0
+    while queue.ready and passed_over < members:
+        if in_round == 0:
+            # The same for everybody in this round of the ring, so that shares are even.
+            ready = queue.ready
+            chunk = 1 if ready < EXACT_SHARE * members else min(CHUNK_MAX, ready // (2 * members))
+            in_round = members
+        in_round -= 1
+        consumer = ring[0]
+        ring.rotate(-1)
+        room = consumer.room()
+        if room <= 0:
+            passed_over += 1
+            continue
+        passed_over = 0
+        taken = queue.take_living(min(room, chunk), TAKE_BYTES_MAX, expired_ms)
+        if taken is None:
+            return
+        consumer.give(taken)
+
+
+class Wakes:
+    """Which queue wants to be looked at when, though nothing happens to it.
+
+    A queue may stand in the heap more than once; only the entry that equals its `wake_ms` counts. The others,
+    and those of deleted queues, are swept out before they are the larger part.
+    """
+
+    def __init__(self) -> None:
+        self.soonest_ms = NEVER
+        self.published_ms = NEVER
+        """When the first publish since the last turn was."""
+        self._heap: list[tuple[int, int, Queue]] = []
+        self._pushed = 0
+        self._stale = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def next_ms(self) -> int:
+        """The first moment that somebody waits for; NEVER if nobody does."""
+        return self.soonest_ms
+
+    def over_ms(self, now_ms: int) -> int:
+        """Before consumers are served, messages end whose time was over at this moment: before anything that
+        they have not been offered yet was published."""
+        return min(now_ms, self.published_ms) - 1
+
+    def add(self, queue: Queue, at_ms: int) -> None:
+        """Wake this queue at `at_ms` at the latest."""
+        if at_ms < queue.wake_ms:
+            if queue.wake_ms != NEVER:
+                self._stale += 1
+            queue.wake_ms = at_ms
+            self._pushed += 1
+            heapq.heappush(self._heap, (at_ms, self._pushed, queue))
+            self._sweep()
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is deleted."""
+        if queue.wake_ms != NEVER:
+            queue.wake_ms = NEVER
+            self._stale += 1
+            self._sweep()
+
+    def _sweep(self) -> None:
+        if self._stale > 64 and 2 * self._stale > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[0] == entry[2].wake_ms]
+            heapq.heapify(self._heap)
+            self._stale = 0
+        self.soonest_ms = self._heap[0][0] if self._heap else NEVER
+
+    def ring(self, now_ms: int) -> None:
+        """Wake all whose moment has come."""
+        due: list[Queue] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            at_ms, _, queue = heapq.heappop(self._heap)
+            if at_ms == queue.wake_ms:
+                queue.wake_ms = NEVER
+                due.append(queue)
+            else:
+                self._stale -= 1
+        self.soonest_ms = self._heap[0][0] if self._heap else NEVER
+        for queue in due:
+            if not queue.deleted:
+                queue.woken(now_ms)

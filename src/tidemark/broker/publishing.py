@@ -1,0 +1,242 @@
+"""The publishing side of one channel: runs of publishes in, and what became of each row.
+
+Most runs are one call of the compiled loop. It stops at a row that asks for more (a user id, copies, a
+headers exchange, a queue that may refuse, nobody to receive it); that row is done here and the loop goes on
+behind it. A row that must not be published ends the run: `Published.error` says why, and the rows before it
+are published.
+
+Invariant: every row before `failed_row` (all, without an error) is on its queues, in `returned`, in `refused`
+or was not wanted by any queue; `last_seq` is the highest sequence among them that went into the journal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidemark.broker import deadletter
+from tidemark.broker.arguments import Overflow, type_name
+from tidemark.broker.core import Publisher, Route
+from tidemark.broker.placing import copy_keys, queues_of, run_of_one, text
+from tidemark.broker.replyto import RAW_PREFIX
+from tidemark.errors import NotImplementedHere, PreconditionFailed, TidemarkError
+from tidemark.model.records import HEAD_BYTES, padded
+from tidemark.model.runs import (
+    BODY,
+    DIRECT_REPLY,
+    EXCHANGE,
+    FLAGS,
+    HAS_COPIES,
+    HAS_USER_ID,
+    IMMEDIATE,
+    KEY,
+    MANDATORY,
+    PERSISTENT,
+    PRIORITY,
+    PROPERTIES,
+    TTL,
+    PublishRun,
+)
+from tidemark.ports import Sink
+
+if TYPE_CHECKING:
+    from tidemark.broker.queue import Queue
+    from tidemark.broker.session import Session
+
+NO_ROUTE = (312, "NO_ROUTE")
+IMPERSONATOR = "impersonator"
+"""Users with this tag may publish in the name of others."""
+
+
+@dataclass(slots=True)
+class Published:
+    """What became of a run."""
+
+    last_seq: int = 0
+    """The journal must be durable up to here before the run may be confirmed; 0: it need not be."""
+    returned: list[tuple[int, int, str]] = field(default_factory=list)
+    """(row, reply code, reply text) of mandatory messages that no queue wanted."""
+    refused: list[int] = field(default_factory=list)
+    """Rows that a full queue refused."""
+    error: TidemarkError | None = None
+    failed_row: int = -1
+
+
+@dataclass(slots=True)
+class Planned:
+    """Where one row goes, and what it will say."""
+
+    queues: tuple[Queue, ...]
+    properties: bytes | None = None
+    """Changed ones; None: as they came."""
+    route: Route | None = None
+    """The route that has exactly these queues, if there is one."""
+
+
+class Publishing:
+    def __init__(self, session: Session, sink: Sink) -> None:
+        broker = session.broker
+        self._session = session
+        self._sink = sink
+        self.broker = broker
+        self._vhost = session.vhost
+        self._wakes = broker.wakes
+        self._publisher = Publisher(broker.arena, broker.memory, broker.journal, self._resolve)
+
+    def publish(self, run: PublishRun, now_ms: int) -> Published:
+        """Publish the rows of a run, as far as they may be published."""
+        publisher = self._publisher
+        publisher.last_seq = 0
+        if now_ms < self._wakes.published_ms:
+            self._wakes.published_ms = now_ms
+        result = Published()
+        count = len(run)
+        try:
+            row = publisher.publish(run, 0, now_ms)
+            while row < count:
+                self._put(run, row, self.plan(run, row), now_ms, result)
+                row = publisher.publish(run, row + 1, now_ms)
+        except TidemarkError as error:
+            result.error, result.failed_row = error, publisher.position
+        result.last_seq = publisher.last_seq
+        return result
+
+    def publish_one(
+        self, exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool = False
+    ) -> Published:
+        """Publish one message that did not come as a run."""
+        flags, priority, ttl_ms = self.broker.content.describe(properties)
+        run = run_of_one(
+            exchange.encode("utf-8", "surrogateescape"),
+            key.encode("utf-8", "surrogateescape"),
+            properties,
+            body,
+            flags=flags | (MANDATORY if mandatory else 0),
+            priority=priority,
+            ttl_ms=ttl_ms,
+        )
+        return self.publish(run, self.broker.now_ms)
+
+    def _resolve(self, exchange: bytes, key: bytes) -> Route:
+        route = self._session.resolve(exchange, key)
+        if not exchange and key.startswith(RAW_PREFIX):
+            return self.broker.replies.route(key, self._vhost.name)
+        return route
+
+    # One row ------------------------------------------------------------------------------
+
+    def plan(self, run: PublishRun, row: int) -> Planned:
+        """Where a row goes. Nothing is changed.
+
+        Raises:
+            NotImplementedHere: it is marked immediate.
+            NotFound, AccessRefused: what the session says about its exchange.
+            PreconditionFailed: a property that cannot be true.
+        """
+        flags = run.number(row, FLAGS)
+        if flags & IMMEDIATE:
+            raise NotImplementedHere(reason="immediate=true")
+        route = self._publisher.route_of(run, row)
+        properties = run.part(row, PROPERTIES)
+        if flags & HAS_USER_ID:
+            self._check_user(properties)
+        if run.number(row, TTL) == -2:
+            raise _bad_expiration(self.broker.content.expiration(properties) or "")
+        changed = None
+        if flags & DIRECT_REPLY:
+            name = self.broker.replies.name_for(self._sink)
+            changed = properties = self.broker.content.with_reply_to(properties, name)
+        if not flags & HAS_COPIES and type(route) is Route:
+            return Planned(route.queues, changed, route)  # type: ignore[arg-type]
+        headers = self.broker.content.headers(properties)
+        exchange, keys = text(run.part(row, EXCHANGE)), [text(run.part(row, KEY))]
+        first: tuple[Queue, ...] = ()
+        if flags & HAS_COPIES:
+            for name in ("CC", "BCC"):
+                keys += copy_keys(headers, name, type_name(headers.get(name)))
+            if "BCC" in headers:
+                shown = {name: value for name, value in headers.items() if name != "BCC"}
+                changed = self.broker.content.with_headers(properties, shown)
+            if type(route) is Route:
+                first = route.queues  # type: ignore[assignment]
+                keys = keys[1:]
+        rest = queues_of(self._vhost, exchange, keys, headers)
+        return Planned(tuple(dict.fromkeys(first + rest)), changed)
+
+    def _put(self, run: PublishRun, row: int, planned: Planned, now_ms: int, result: Published) -> None:
+        if not planned.queues:
+            if run.number(row, FLAGS) & MANDATORY:
+                result.returned.append((row, *NO_ROUTE))
+            return
+        size = run.number(row, BODY + 1)
+        refusing = [queue for queue in planned.queues if queue.guarded and queue.refuses(size)]
+        route = planned.route
+        if refusing:
+            result.refused.append(row)
+            accepting = tuple(queue for queue in planned.queues if queue not in refusing)
+            route = Route(accepting, True) if accepting else None
+        elif route is None:
+            route = Route(planned.queues, True)
+        if planned.properties is not None:
+            run, row = _with_properties(run, row, planned.properties), 0
+        if route is not None:
+            self._publisher.put(run, row, route, now_ms)
+        for queue in refusing:
+            if queue.policy.overflow is Overflow.REJECT_PUBLISH_DLX:
+                letter = deadletter.Letter(
+                    text(run.part(row, EXCHANGE)),
+                    text(run.part(row, KEY)),
+                    run.part(row, PROPERTIES),
+                    run.part(row, BODY),
+                )
+                deadletter.post(queue, letter, "maxlen")
+
+    def _check_user(self, properties: bytes) -> None:
+        named = self.broker.content.user_id(properties)
+        user = self._session.user
+        if named is None or named == user:
+            return
+        spec = self.broker.access.users.get(user)
+        if spec is None or IMPERSONATOR not in spec.tags:
+            raise PreconditionFailed(
+                reason=f"user_id property set to '{named}' but authenticated user was '{user}'"
+            )
+
+
+def record_bytes_max(run: PublishRun, row: int, planned: Planned) -> int:
+    """The most that the journal needs for a row; 0 when it goes to memory only."""
+    if not run.number(row, FLAGS) & PERSISTENT or not any(queue.durable for queue in planned.queues):
+        return 0
+    properties = run.number(row, PROPERTIES + 1) if planned.properties is None else len(planned.properties)
+    return padded(
+        HEAD_BYTES
+        + 4 * len(planned.queues)
+        + run.number(row, EXCHANGE + 1)
+        + run.number(row, KEY + 1)
+        + properties
+        + run.number(row, BODY + 1)
+    )
+
+
+def _with_properties(run: PublishRun, row: int, properties: bytes) -> PublishRun:
+    return run_of_one(
+        run.part(row, EXCHANGE),
+        run.part(row, KEY),
+        properties,
+        run.part(row, BODY),
+        flags=run.number(row, FLAGS),
+        priority=run.number(row, PRIORITY),
+        ttl_ms=run.number(row, TTL),
+    )
+
+
+def _bad_expiration(expiration: str) -> PreconditionFailed:
+    digits = expiration.removeprefix("-")
+    if not digits.isdecimal() or not digits.isascii():
+        number = "".join(c for c in expiration if c.isascii() and c.isdigit())
+        problem = f'{{leftover_string,"{expiration.lstrip(number)}"}}' if number else "no_integer"
+    elif expiration.startswith("-"):
+        problem = f"{{value_negative,{expiration}}}"
+    else:
+        problem = f"{{value_too_large,{expiration}}}"
+    return PreconditionFailed(reason=f"invalid expiration '{expiration}': {problem}")

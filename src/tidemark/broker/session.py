@@ -1,0 +1,413 @@
+"""What one connection does in its virtual host, with all checks.
+
+Every command is checked in RabbitMQ's order (reserved names, permissions, existence, exclusive owners,
+equality with what is there), so that a client that does two things wrong gets the same answer as there.
+Nothing has changed when a method raises.
+
+Methods that change the wiring answer with `safe_at`: the sequence of the catalog log that must be durable
+before the client may be told; 0 when nothing needs to be waited for. Declaring again what another
+connection has just declared waits for the same record, since the reply promises the same.
+
+Invariant: `owned` are the exclusive queues of this session; they go with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidemark.broker import replyto
+from tidemark.broker.access import Permission
+from tidemark.broker.arguments import check_equivalent, check_queue_arguments, type_name
+from tidemark.broker.consumer import Consumer
+from tidemark.broker.core import Route
+from tidemark.broker.exchanges import check_exchange, check_same_exchange, inequivalent
+from tidemark.broker.publishing import Publishing
+from tidemark.errors import AccessRefused, NotFound, PreconditionFailed, ResourceLocked
+from tidemark.model.runs import Taken
+from tidemark.model.wiring import Arguments, BindingSpec, ExchangeSpec, QueueSpec
+from tidemark.ports import Sink
+
+if TYPE_CHECKING:
+    from tidemark.broker.broker import Broker
+    from tidemark.broker.queue import Queue
+    from tidemark.broker.vhost import VirtualHost
+
+CONNECTION_FORCED = 320
+
+
+class ConnectionSink(Protocol):
+    """The connection of a session, seen from the broker."""
+
+    def shutdown(self, code: int, text: str) -> None:
+        """End the connection from our side; `Session.close` follows when it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The answer to queue methods. `messages` of a delete or purge are those that went."""
+
+    name: str
+    messages: int
+    consumers: int
+    safe_at: int
+
+
+class Session:
+    def __init__(
+        self, broker: Broker, vhost: VirtualHost, user: str, sink: ConnectionSink | None, name: str
+    ) -> None:
+        self.broker = broker
+        self.vhost = vhost
+        self.user = user
+        self.name = name
+        self.owned: dict[Queue, None] = {}
+        self._sink = sink
+
+    # Exchanges --------------------------------------------------------------------------
+
+    def declare_exchange(
+        self,
+        name: str,
+        type: str,
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Arguments | None = None,
+    ) -> int:
+        """Make the exchange, or see that it is there as described; with `passive`, that it is there at all.
+
+        Raises:
+            CommandInvalid, AccessRefused, NotFound, PreconditionFailed
+        """
+        name = _without_line_breaks(name)
+        spec = ExchangeSpec(self.vhost.name, name, type, durable, auto_delete, internal, arguments or {})
+        if passive:
+            _check_not_default(name)
+            self.vhost.exchange(name)
+            return self._all_logged()
+        check_exchange(spec)
+        _check_not_default(name)
+        self._check("configure", "exchange", name)
+        current = self.vhost.exchanges.get(name)
+        if current is not None:
+            check_same_exchange(current.spec, spec)
+            return self._all_logged()
+        _check_name("exchange", name)
+        if "alternate-exchange" in spec.arguments:
+            self._check("read", "exchange", name)
+            self._check("write", "exchange", spec.arguments["alternate-exchange"])
+        return self.broker.put(spec, durable=durable)
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> int:
+        """Delete the exchange; one that is not there is no error.
+
+        Raises:
+            AccessRefused, PreconditionFailed
+        """
+        name = _without_line_breaks(name)
+        _check_not_default(name)
+        if name.startswith("amq."):
+            raise AccessRefused(
+                reason=f"deletion of system exchange '{name}' in vhost '{self.vhost.name}' not allowed"
+            )
+        self._check("configure", "exchange", name)
+        exchange = self.vhost.exchanges.get(name)
+        if exchange is None:
+            return self._all_logged()
+        if if_unused and exchange.bindings:
+            raise PreconditionFailed(reason=f"exchange '{name}' in vhost '{self.vhost.name}' in use")
+        return self.broker.delete_exchange(exchange)
+
+    def bind_exchange(
+        self, destination: str, source: str, key: str, arguments: Arguments | None = None
+    ) -> int:
+        """Let `destination` get what `source` has for this key. Raises AccessRefused, NotFound, PreconditionFailed."""
+        return self._bind(self._binding(destination, False, source, key, arguments))
+
+    def unbind_exchange(
+        self, destination: str, source: str, key: str, arguments: Arguments | None = None
+    ) -> int:
+        """End that; a binding that is not there is no error. Raises AccessRefused."""
+        return self._unbind(self._binding(destination, False, source, key, arguments))
+
+    # Queues -----------------------------------------------------------------------------
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Arguments | None = None,
+    ) -> Declared:
+        """Make the queue, or see that it is there as described; with `passive`, that it is there at all.
+
+        An empty name asks for one that nobody else has. An exclusive queue is this session's alone and goes
+        with it, so it is never durable.
+
+        Raises:
+            AccessRefused, NotFound, ResourceLocked, PreconditionFailed
+        """
+        arguments = arguments or {}
+        name = _without_line_breaks(name)
+        if name.startswith(replyto.NAME):
+            if name != replyto.NAME and not self.broker.replies.exists(name):
+                raise NotFound(reason=f"no queue '{name}' in vhost '{self.vhost.name}'")
+            return Declared(name, 0, 1, 0)
+        if passive:
+            return self._declared(self.queue(name))
+        durable = durable and not exclusive
+        if name:
+            _check_name("queue", name)
+        else:
+            name = self.broker.generated_name("amq.gen-")
+        self._check("configure", "queue", name)
+        current = self.vhost.queues.get(name)
+        if current is not None:
+            self._check_same_queue(current, durable, exclusive, auto_delete, arguments)
+            current.renew()
+            return self._declared(current)
+        if "x-dead-letter-exchange" in arguments:
+            self._check_dead_letter_exchange(name, arguments["x-dead-letter-exchange"])
+        check_queue_arguments(name, self.vhost.name, arguments, durable, exclusive)
+        queue, seq = self.broker.create_queue(
+            QueueSpec(self.vhost.name, name, durable, exclusive, auto_delete, arguments)
+        )
+        if exclusive:
+            self.owned[queue] = None
+        return Declared(name, 0, 0, seq)
+
+    def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> Declared:
+        """Delete the queue; one that is not there is no error.
+
+        Raises:
+            AccessRefused, ResourceLocked, PreconditionFailed
+        """
+        name = _without_line_breaks(name)
+        self._check("configure", "queue", name)
+        if name not in self.vhost.queues:
+            return Declared(name, 0, 0, self._all_logged())
+        queue = self.queue(name)
+        queue.refresh()
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(reason=f"queue '{name}' in vhost '{self.vhost.name}' in use")
+        if if_empty and queue.ready:
+            raise PreconditionFailed(reason=f"queue '{name}' in vhost '{self.vhost.name}' not empty")
+        messages = queue.ready
+        self.owned.pop(queue, None)
+        return Declared(name, messages, 0, self.broker.delete_queue(queue))
+
+    def purge_queue(self, name: str) -> Declared:
+        """End all messages that are ready. Raises AccessRefused, NotFound, ResourceLocked."""
+        name = _without_line_breaks(name)
+        queue = self.queue(name, "read")
+        return Declared(name, queue.purge(), len(queue.consumers), 0)
+
+    def bind_queue(self, queue: str, exchange: str, key: str, arguments: Arguments | None = None) -> int:
+        """Let the queue get what the exchange has for this key.
+
+        Raises:
+            AccessRefused, NotFound, ResourceLocked, PreconditionFailed
+        """
+        return self._bind(self._binding(queue, True, exchange, key, arguments))
+
+    def unbind_queue(self, queue: str, exchange: str, key: str, arguments: Arguments | None = None) -> int:
+        """End that; a binding that is not there is no error. Raises AccessRefused, ResourceLocked."""
+        return self._unbind(self._binding(queue, True, exchange, key, arguments))
+
+    def queue(self, name: str, permission: Permission | None = None) -> Queue:
+        """The queue, if this session may have to do with it.
+
+        Raises:
+            AccessRefused: the user does not have this permission for the name.
+            NotFound: there is no such queue.
+            ResourceLocked: it is another session's.
+        """
+        if permission is not None:
+            self._check(permission, "queue", name)
+        queue = self.vhost.queue(name)
+        if queue.spec.exclusive and queue not in self.owned:
+            raise self._locked(name)
+        return queue
+
+    # Messages ---------------------------------------------------------------------------
+
+    def publishing(self, channel_sink: Sink) -> Publishing:
+        """The publishing side of one channel."""
+        return Publishing(self, channel_sink)
+
+    def resolve(self, exchange: bytes, key: bytes) -> Route:
+        """Where this session's messages to the exchange with this key go.
+
+        Raises:
+            AccessRefused: the user may not publish there, or nobody may.
+            NotFound: there is no such exchange.
+        """
+        name = exchange.decode("utf-8", "surrogateescape")
+        self._check("write", "exchange", name)
+        found = self.vhost.exchange(name)
+        if found.spec.internal:
+            raise AccessRefused(
+                reason=f"cannot publish to internal exchange '{name}' in vhost '{self.vhost.name}'"
+            )
+        if found.type == "topic":
+            self._check_topic("write", name, key.decode("utf-8", "surrogateescape"))
+        return self.vhost.resolve(exchange, key)
+
+    def consume(
+        self,
+        sink: Sink,
+        queue: str,
+        tag: str,
+        *,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        arguments: Arguments | None = None,
+        prefetch: int = 0,
+    ) -> Consumer:
+        """Subscribe to a queue; messages follow at the end of the turn.
+
+        Raises:
+            AccessRefused, NotFound, ResourceLocked, PreconditionFailed
+        """
+        if queue == replyto.NAME:
+            return self.broker.replies.open(self.vhost.name, sink, tag, no_ack=no_ack, arguments=arguments)
+        found = self.queue(queue, "read")
+        consumer = Consumer(
+            found, sink, tag, no_ack=no_ack, exclusive=exclusive, arguments=arguments, prefetch=prefetch
+        )
+        found.add_consumer(consumer)
+        return consumer
+
+    def get(self, queue: str) -> tuple[Queue, Taken | None, int]:
+        """Acquire the next message of a queue: the queue, the message, and how many are left.
+
+        The caller settles it, or has it acknowledged. Without a message the queue is empty, or (`waits_for`)
+        its next one is on its way to the disk.
+
+        Raises:
+            AccessRefused, NotFound, ResourceLocked
+        """
+        found = self.queue(queue, "read")
+        taken = found.get()
+        return found, taken, found.ready
+
+    def cancel(self, consumer: Consumer) -> None:
+        """End the subscription. An auto-delete queue goes with its last one."""
+        queue = consumer.queue
+        queue.remove_consumer(consumer)
+        if queue.spec.auto_delete and queue.used and not queue.consumers and self._is_here(queue):
+            self.owned.pop(queue, None)
+            self.broker.delete_queue(queue)
+
+    # The end ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The connection is gone; its channels have cancelled their consumers. Exclusive queues go."""
+        self.broker.sessions.pop(self, None)
+        owned, self.owned = list(self.owned), {}
+        for queue in owned:
+            if self._is_here(queue):
+                self.broker.delete_queue(queue)
+
+    def end(self, reason: str) -> None:
+        """Close the connection from our side."""
+        if self._sink is not None:
+            self._sink.shutdown(CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}")
+
+    # Checks -----------------------------------------------------------------------------
+
+    def _check(self, permission: Permission, kind: Any, name: str) -> None:
+        self.broker.access.check(self.user, self.vhost.name, permission, kind, name)
+
+    def _check_topic(self, permission: Any, exchange: str, key: str) -> None:
+        self.broker.access.check_topic(self.user, self.vhost.name, permission, exchange, key)
+
+    def _check_dead_letter_exchange(self, queue: str, exchange: Any) -> None:
+        if not isinstance(exchange, str):
+            raise PreconditionFailed(
+                reason=f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' "
+                f"in queue '{queue}' in vhost '{self.vhost.name}'"
+            )
+        self._check("read", "queue", queue)
+        self._check("write", "exchange", exchange)
+
+    def _check_same_queue(
+        self, current: Queue, durable: bool, exclusive: bool, auto_delete: bool, arguments: Arguments
+    ) -> None:
+        spec = current.spec
+        if spec.exclusive != exclusive or (exclusive and current not in self.owned):
+            raise self._locked(spec.name)
+        for name, received in (("durable", durable), ("auto_delete", auto_delete)):
+            is_now = getattr(spec, name)
+            if is_now != received:
+                raise inequivalent(
+                    name, "queue", spec, f"'{str(received).lower()}'", f"'{str(is_now).lower()}'"
+                )
+        check_equivalent(spec.name, spec.vhost, spec.arguments, arguments)
+
+    def _locked(self, name: str) -> ResourceLocked:
+        return ResourceLocked(
+            reason=f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.vhost.name}'. "
+            "It could be originally declared on another connection or the exclusive property value does not "
+            "match that of the original declaration."
+        )
+
+    def _binding(
+        self, destination: str, to_queue: bool, source: str, key: str, arguments: Arguments | None
+    ) -> BindingSpec:
+        """The binding that is asked for, when it may be made or ended by this user."""
+        destination, source = _without_line_breaks(destination), _without_line_breaks(source)
+        self._check("write", "queue" if to_queue else "exchange", destination)
+        if not to_queue:
+            _check_not_default(destination)
+        _check_not_default(source)
+        self._check("read", "exchange", source)
+        exchange = self.vhost.exchanges.get(source)
+        if exchange is not None and exchange.type == "topic":
+            self._check_topic("read", source, key)
+        return BindingSpec(self.vhost.name, source, destination, to_queue, key, arguments or {})
+
+    def _bind(self, spec: BindingSpec) -> int:
+        exchange = self.vhost.exchange(spec.source)
+        if spec.to_queue:
+            self.queue(spec.destination)
+        else:
+            self.vhost.exchange(spec.destination)
+        exchange.check_binding(spec.arguments)
+        return self.broker.bind(spec)
+
+    def _unbind(self, spec: BindingSpec) -> int:
+        if spec.to_queue and spec.destination in self.vhost.queues:
+            self.queue(spec.destination)
+        return self.broker.unbind(spec)
+
+    def _declared(self, queue: Queue) -> Declared:
+        queue.refresh()
+        return Declared(queue.name, queue.ready, len(queue.consumers), self._all_logged())
+
+    def _all_logged(self) -> int:
+        """What to wait for when we report on something that may just have been declared."""
+        return self.broker.catalog.last_seq
+
+    def _is_here(self, queue: Queue) -> bool:
+        return self.broker.queues.get(queue.number) is queue
+
+
+def _without_line_breaks(name: str) -> str:
+    return name.replace("\r", "").replace("\n", "")
+
+
+def _check_not_default(exchange: str) -> None:
+    if exchange == "":
+        raise AccessRefused(reason="operation not permitted on the default exchange")
+
+
+def _check_name(kind: str, name: str) -> None:
+    if name.startswith("amq."):
+        raise AccessRefused(reason=f"{kind} name '{name}' contains reserved prefix 'amq.*'")
