@@ -1,0 +1,55 @@
+"""The command `tidemark`. Each command is a thin function in a module of its own; what it needs is imported
+when it runs, so that `--help` and `ctl` do not wait for the broker's code.
+
+Invariant: an error on purpose is one sentence on standard error; 2 means that the call or a setting was wrong,
+1 that the work failed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from tidemark.errors import ConfigError, StoreForeign, StoreLocked, TidemarkError
+
+
+class CommandError(Exception):
+    """A command cannot do what it was asked; 2 says that the call was wrong, 1 that the work failed."""
+
+    def __init__(self, sentence: str, code: int = 1) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    from tidemark.cli.app import app
+
+    # Typer brings the parser, click, as a dependency or inside itself, depending on its version; this is
+    # its error for a call that is wrong either way.
+    wrong_call: Any = typer.BadParameter.__mro__[1]
+    assert wrong_call.__name__ == "UsageError"
+    try:
+        result = app(arguments, prog_name="tidemark", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except wrong_call as error:
+        return _complain(error.format_message(), 2)
+    except CommandError as error:
+        return _complain(str(error), error.code)
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except (ConfigError, StoreLocked, StoreForeign) as error:
+        return _complain(str(error), 2)
+    except TidemarkError as error:
+        return _complain(str(error), 1)
+    except BrokenPipeError:
+        # Whoever read our output has gone, as `head` does; there is nobody left to tell.
+        sys.stderr.close()
+        return 0
+
+
+def _complain(sentence: str, code: int) -> int:
+    print(f"tidemark: {sentence}", file=sys.stderr)
+    return code

@@ -1,0 +1,89 @@
+"""All commands by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemark.cli import ctl, store
+
+app = typer.Typer(
+    name="tidemark",
+    help="A durable message broker: any AMQP client, one journal, nothing acknowledged is ever lost.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.add_typer(ctl.app, name="ctl")
+app.add_typer(store.app, name="store")
+
+EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(
+    context_settings=EXTRA,
+    epilog="Every setting has a flag, --section.key VALUE, a variable TIDEMARK_SECTION_KEY and a key in the file. "
+    "A flag wins over the environment, that over the file, that over the default. "
+    "--print-config lists them all.",
+)
+def serve(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with settings.", envvar="TIDEMARK_CONFIG")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of this broker.  [default: tidemark]")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Directory of its journal.  [default: ./tidemark-data]")
+    ] = None,
+    amqp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="AMQP clients; port 0 is any free one.  [default: 127.0.0.1:5672]"
+        ),
+    ] = None,
+    amqps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="AMQP clients with TLS; see --tls.certificate.  [default: none]"
+        ),
+    ] = None,
+    admin: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Management API, for ctl.  [default: 127.0.0.1:15672]"),
+    ] = None,
+    peer: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Cluster members; this version stands alone.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. store.cache_bytes=1GiB."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show every setting with its origin, and stop.")
+    ] = False,
+) -> int:
+    """Run a broker until SIGTERM or SIGINT.
+
+    When it is ready it prints one line on standard output: tidemark ready name=… amqp=… admin=… pid=…
+    Logs go to standard error. User guest with password guest may log in from this machine.
+    """
+    from tidemark.cli import serve as command
+
+    named = {"node.name": name, "node.data": data, "listen.amqp": amqp, "listen.amqps": amqps}
+    named |= {"listen.admin": admin, "listen.peer": peer}
+    flags = {key: value for key, value in named.items() if value is not None}
+    flags |= command.parse_flags(context.args)
+    flags |= command.parse_assignments(assignments or [])
+    return command.serve(config, flags, print_only=print_config)
+
+
+@app.command()
+def version() -> None:
+    """Print the version, and whether the compiled modules are in use."""
+    from tidemark import __version__
+    from tidemark.speed import PURE
+
+    print(f"tidemark {__version__}" + (" (pure Python)" if PURE else ""))

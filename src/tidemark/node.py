@@ -1,0 +1,323 @@
+"""One broker, assembled: arena, journal, catalog, wiring and front ends, without a socket, a file or a clock.
+
+The shell gives it a disk, the time and events, and asks it what to do. One turn of the shell's loop is: bytes
+into front ends, then `turn`, which lets the broker dispatch and hands both logs to the disk, then the output
+of the front ends in `touched_front_ends`. When the disk has news, `completed` tells the front ends that wait.
+
+The catalog is flushed before the journal and the disk keeps that order, so no message is on the disk before
+the queue it belongs to.
+
+Invariant: after `failed` is set nothing is confirmed any more; every connection is told and closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemark.broker import catalog
+from tidemark.broker.broker import Broker
+from tidemark.broker.core import Restorer
+from tidemark.config import Config
+from tidemark.errors import DiskFull, StoreError
+from tidemark.frontend.amqp091.config import Amqp091Config
+from tidemark.frontend.amqp091.connection import Amqp091
+from tidemark.frontend.services import FrontEnd, Login, PeerInfo, Verdict
+from tidemark.model.arena import MEMORY, Arena, Writer
+from tidemark.ports import Disk
+from tidemark.store.journal import RecoveryReport
+from tidemark.store.store import Store
+from tidemark.wire.amqp091.content import Amqp091Content
+
+CALM = 0.95
+"""A memory alarm ends when use has fallen to this share of the mark; without a gap it would flutter."""
+
+
+class Outside(Protocol):
+    """What the node tells its shell."""
+
+    def due(self) -> None:
+        """Something happened outside a read: call `turn` soon."""
+
+    def login(self, front_end: FrontEnd, login: Login) -> None:
+        """Check this login and call `Node.verdict`, in a later turn."""
+
+    def note(self, level: str, event: str, **facts: object) -> None:
+        """A line for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """Why publishers must wait; empty when they need not."""
+
+    memory: bool = False
+    disk: bool = False
+
+    @property
+    def reason(self) -> str | None:
+        words = [word for word, on in (("memory", self.memory), ("disk", self.disk)) if on]
+        return f"low on {' and '.join(words)}" if words else None
+
+
+class Node:
+    """Fits `frontend.services.Services`."""
+
+    def __init__(self, config: Config, disk: Disk, outside: Outside, entropy: Callable[[int], bytes]) -> None:
+        self.settings = config
+        self.now_ms = 0
+        self.failed: StoreError | None = None
+        self.alarms = Alarms()
+        self.front_ends: dict[FrontEnd, PeerInfo] = {}
+        self.touched_front_ends: dict[FrontEnd, None] = {}
+        self._waiting: dict[FrontEnd, None] = {}
+        self._maintained_seq = 0
+        self._outside = outside
+        self._disk = disk
+        self.arena = Arena()
+        self.store = Store(self.arena, disk, config.store, entropy)
+        self.catalog = self.store.catalog
+        self.journal = self.store.journal
+        self.broker = Broker(
+            arena=self.arena,
+            memory=Writer(self.arena, MEMORY),
+            journal=self.journal,
+            catalog=self.catalog,
+            content=Amqp091Content(),
+            config=config.broker,
+            entropy=entropy,
+        )
+
+    # Start, turns and end ------------------------------------------------------------------
+
+    def start(self, now_ms: int) -> RecoveryReport:
+        """Read the catalog, then the journal. Returns the journal's report.
+
+        Raises:
+            StoreError: what is on the disk cannot be served.
+        """
+        self.at(now_ms)
+        self.store.open()
+        for change in self.catalog.recover(now_ms):
+            self.broker.apply(catalog.decode(change))
+        restorer = Restorer(self.arena, dict(self.broker.queues))
+        report = self.journal.recover(restorer, now_ms, self.broker.queue_name)
+        self.broker.next_number = max(self.broker.next_number, report.queue_max + 1)
+        self.broker.create_defaults()
+        self._show()
+        self.turn(now_ms)
+        return report
+
+    def turn(self, now_ms: int) -> None:
+        """The end of a turn of the loop: dispatch, then hand both logs to the disk."""
+        self.at(now_ms)
+        if self.failed is not None:
+            return
+        self.arena.turn += 1
+        full = False
+        try:
+            try:
+                self._dispatch(now_ms)
+            except DiskFull:
+                # Ends that found no room are tried again. The rest goes on: segments become free only by a flush.
+                full = True
+            self.catalog.flush(now_ms)
+            if not self.catalog.full:
+                # Else the messages wait too: none is on the disk before the queue it belongs to.
+                self.journal.flush(now_ms)
+        except StoreError as error:
+            self._fail(error)
+        else:
+            self._check_room(full)
+
+    def _check_room(self, full: bool = False) -> None:
+        """Let publishers wait as soon as the store has only its reserve left. `watch` lets them go on."""
+        if (full or self._store_full()) and not self.alarms.disk:
+            self._raise_alarms(Alarms(memory=self.alarms.memory, disk=True))
+
+    def _store_full(self) -> bool:
+        return self.journal.full or self.catalog.full
+
+    def _dispatch(self, now_ms: int) -> None:
+        try:
+            self.broker.turn(now_ms)
+        except StoreError:
+            raise
+        except Exception as error:
+            # A mistake of ours about one queue must not keep everybody else's messages from the disk.
+            self._outside.note("error", "unexpected exception", where="turn", error=error)
+
+    def completed(self, now_ms: int) -> None:
+        """The disk has news."""
+        self.at(now_ms)
+        if self.failed is not None:
+            return
+        before = self.catalog.durable_seq, self.journal.durable_seq
+        try:
+            self.store.completed()
+        except StoreError as error:
+            self._fail(error)
+            return
+        if (self.catalog.durable_seq, self.journal.durable_seq) != before:
+            self._show()
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for front_end in waiting:
+            try:
+                front_end.durable()
+            except Exception as error:
+                # It must not keep the others from their confirms.
+                self._outside.note("error", "unexpected exception", where="durable", error=error)
+                front_end.shutdown(541, "the broker failed; its log has the details")
+
+    def _show(self) -> None:
+        """Let consumers see what is on the disk."""
+        if self.settings.broker.show == "at-once":
+            return
+        arena = self.arena
+        arena.shown_seq = self.journal.durable_seq
+        if arena.hidden:
+            hidden, arena.hidden = arena.hidden, []
+            for queue in hidden:
+                queue.show()
+            self._outside.due()
+
+    def maintain(self, now_ms: int, budget_bytes: int) -> bool:
+        """A slice of the store's housekeeping. True while there is more to do."""
+        self.at(now_ms)
+        if self.failed is not None:
+            return False
+        try:
+            self.journal.maintain(self.broker, now_ms, budget_bytes)
+            if not self.catalog.full:
+                self.journal.flush(now_ms)
+            if self.catalog.wants_rewrite:
+                self.catalog.rewrite(self.broker.image(), now_ms)
+                self._tell_waiting()  # the image holds what was on its way
+        except StoreError as error:
+            self._fail(error)
+            return False
+        self._check_room()
+        moved, self._maintained_seq = self.arena.next_seq != self._maintained_seq, self.arena.next_seq
+        return moved or not self.store.idle
+
+    def tick(self, now_ms: int) -> None:
+        """About once a second: heartbeats and time-outs."""
+        self.at(now_ms)
+        for front_end in list(self.front_ends):
+            front_end.tick(now_ms)
+
+    def next_wake_ms(self) -> int:
+        return self.broker.next_wake_ms()
+
+    def close(self, now_ms: int) -> None:
+        """Front ends have gone: write the rest. Call `completed` until `closed` says True."""
+        self.turn(now_ms)
+        if self.failed is None:
+            try:
+                self.store.close(now_ms)
+            except StoreError as error:
+                self._fail(error)
+
+    def closed(self) -> bool:
+        """Everything is on the disk, and it says so; or the store has failed and never will."""
+        if self.failed is not None:
+            return True
+        if not self.store.idle:
+            return False
+        try:
+            self.store.closed()
+        except StoreError as error:
+            self._fail(error)
+        return True
+
+    def at(self, now_ms: int) -> None:
+        """What time it is, for whatever happens next."""
+        self.now_ms = self.broker.now_ms = now_ms
+
+    def _fail(self, error: StoreError) -> None:
+        """The journal has stopped for good. What waits for it will never be safe, and everyone is told."""
+        self.failed = error
+        self._outside.note("error", "store failed", error=str(error))
+        for front_end in list(self.front_ends):
+            front_end.store_failed(str(error))
+        self._waiting.clear()
+        self._outside.due()
+
+    # Connections -----------------------------------------------------------------------------
+
+    def connect(self, peer: PeerInfo) -> FrontEnd:
+        """A client has connected: the machine that will speak with it."""
+        front_end = Amqp091(self, peer)
+        self.front_ends[front_end] = peer
+        if self.alarms.reason:
+            front_end.block(self.alarms.reason)
+        return front_end
+
+    def disconnect(self, front_end: FrontEnd) -> None:
+        """Its socket is gone."""
+        if self.front_ends.pop(front_end, None) is None:
+            return
+        front_end.receive_eof()
+        self.touched_front_ends.pop(front_end, None)
+        self._waiting.pop(front_end, None)
+        self._outside.due()
+
+    def verdict(self, front_end: FrontEnd, verdict: Verdict) -> None:
+        """The answer to a login, unless the peer has gone meanwhile."""
+        if front_end in self.front_ends:
+            front_end.verdict(verdict)
+            self.touched(front_end)
+
+    # Alarms --------------------------------------------------------------------------------
+
+    def watch(self, memory_bytes: int, memory_high_bytes: int, disk_free_bytes: int) -> None:
+        """How much is used, as the shell has measured it: raise or end the alarms."""
+        mark = memory_high_bytes * (CALM if self.alarms.memory else 1)
+        low = self._store_full() or disk_free_bytes < self.settings.limits.disk_free_bytes_min
+        self._raise_alarms(Alarms(memory=memory_bytes > mark, disk=low))
+
+    def _raise_alarms(self, alarms: Alarms) -> None:
+        if alarms == self.alarms:
+            return
+        self.alarms = alarms
+        self.broker.blocked = alarms.reason
+        if alarms.reason:
+            self._outside.note("warning", "publishers blocked", reason=alarms.reason)
+        else:
+            self._outside.note("info", "publishers unblocked")
+        for front_end in list(self.front_ends):
+            front_end.block(alarms.reason)
+        self._outside.due()
+
+    # Services: what front ends ask ---------------------------------------------------------
+
+    @property
+    def config(self) -> Amqp091Config:
+        return self.settings.amqp091
+
+    def journal_durable(self) -> int:
+        return self.journal.durable_seq
+
+    def catalog_durable(self) -> int:
+        return self.catalog.durable_seq
+
+    def journal_settlements(self) -> int:
+        self.broker.turn(self.now_ms)
+        return self.journal.last_seq
+
+    def authenticate(self, front_end: FrontEnd, login: Login) -> None:
+        self._outside.login(front_end, login)
+
+    def touched(self, front_end: FrontEnd) -> None:
+        self.touched_front_ends[front_end] = None
+        self._outside.due()
+
+    def waiting(self, front_end: FrontEnd) -> None:
+        self._waiting[front_end] = None
+        self.journal.hurry = True
+
+    def note(self, level: str, event: str, **facts: object) -> None:
+        self._outside.note(level, event, **facts)

@@ -1,0 +1,1 @@
+from tidemark.runtime._disk_py import Flusher as Flusher

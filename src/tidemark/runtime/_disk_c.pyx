@@ -1,0 +1,258 @@
+# cython: language_level=3
+"""Compiled twin of `_disk_py`: the same jobs, groups and errors, in a thread that never takes the GIL."""
+
+from collections import deque
+
+from cpython.memoryview cimport PyMemoryView_GET_BUFFER
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from posix.types cimport off_t
+
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_t:
+        pass
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_create(pthread_t *, void *, void *(*)(void *) noexcept nogil, void *)
+    int pthread_join(pthread_t, void **)
+    int pthread_mutex_init(pthread_mutex_t *, void *)
+    int pthread_mutex_lock(pthread_mutex_t *)
+    int pthread_mutex_unlock(pthread_mutex_t *)
+    int pthread_mutex_destroy(pthread_mutex_t *)
+    int pthread_cond_init(pthread_cond_t *, void *)
+    int pthread_cond_wait(pthread_cond_t *, pthread_mutex_t *)
+    int pthread_cond_signal(pthread_cond_t *)
+    int pthread_cond_destroy(pthread_cond_t *)
+
+cdef extern from "<signal.h>" nogil:
+    ctypedef struct sigset_t:
+        pass
+    int sigfillset(sigset_t *)
+    int pthread_sigmask(int, const sigset_t *, sigset_t *)
+    int SIG_SETMASK
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    ssize_t pwritev(int, const iovec *, int, off_t)
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd_write(int, uint64_t)
+
+cdef extern from "<unistd.h>" nogil:
+    int fdatasync(int)
+
+cdef extern from "<errno.h>" nogil:
+    int EIO
+
+cdef enum:
+    VECTOR_MAX = 512
+
+ctypedef struct Job:
+    int64_t ticket
+    off_t offset
+    char *data
+    size_t length
+    int fd
+
+ctypedef struct Shared:
+    pthread_mutex_t lock
+    pthread_cond_t wake
+    # The queue that the loop fills, and the one that the thread works on.
+    Job *jobs
+    size_t count
+    size_t room
+    Job *taken
+    size_t taken_room
+    int64_t completed
+    int bell
+    int stopping
+    int error_fd
+    int error_number
+    int error_in_sync
+
+
+cdef int write_all(int fd, iovec *vector, int count, off_t offset) noexcept nogil:
+    """Write every byte of the vector; 0, or the error's number."""
+    cdef ssize_t written
+    cdef int at = 0
+    while at < count:
+        written = pwritev(fd, vector + at, count - at, offset)
+        if written < 0:
+            if errno == EINTR:
+                continue
+            return errno
+        if written == 0 and vector[at].iov_len > 0:
+            return EIO
+        offset += written
+        while at < count and <size_t>written >= vector[at].iov_len:
+            written -= vector[at].iov_len
+            at += 1
+        if at < count and written:
+            vector[at].iov_base = <char *>vector[at].iov_base + written
+            vector[at].iov_len -= written
+    return 0
+
+
+cdef int write_group(Job *jobs, size_t count, int *in_sync) noexcept nogil:
+    cdef:
+        iovec vector[VECTOR_MAX]
+        size_t at = 0
+        int used, problem
+        off_t first, end
+    in_sync[0] = 0
+    while at < count:
+        used = 0
+        first = end = jobs[at].offset
+        while at < count and used < VECTOR_MAX and jobs[at].offset == end:
+            vector[used].iov_base = jobs[at].data
+            vector[used].iov_len = jobs[at].length
+            end += jobs[at].length
+            used += 1
+            at += 1
+        problem = write_all(jobs[0].fd, vector, used, first)
+        if problem:
+            return problem
+    in_sync[0] = 1
+    while fdatasync(jobs[0].fd) != 0:
+        if errno != EINTR:
+            return errno
+    return 0
+
+
+cdef void *run(void *argument) noexcept nogil:
+    cdef:
+        Shared *shared = <Shared *>argument
+        Job *jobs
+        size_t count, room, start, end
+        int problem, in_sync
+        sigset_t every
+    # Signals are the loop's business.
+    sigfillset(&every)
+    pthread_sigmask(SIG_SETMASK, &every, NULL)
+    while True:
+        pthread_mutex_lock(&shared.lock)
+        while shared.count == 0 and not shared.stopping:
+            pthread_cond_wait(&shared.wake, &shared.lock)
+        jobs, count, room = shared.jobs, shared.count, shared.room
+        shared.jobs, shared.room, shared.count = shared.taken, shared.taken_room, 0
+        shared.taken, shared.taken_room = jobs, room
+        problem = shared.error_number
+        pthread_mutex_unlock(&shared.lock)
+        if count == 0:
+            return NULL
+        start = 0
+        while start < count and problem == 0:
+            end = start + 1
+            while end < count and jobs[end].fd == jobs[start].fd:
+                end += 1
+            in_sync = 0
+            problem = write_group(jobs + start, end - start, &in_sync)
+            pthread_mutex_lock(&shared.lock)
+            if problem:
+                shared.error_fd = jobs[start].fd
+                shared.error_number = problem
+                shared.error_in_sync = in_sync
+            else:
+                shared.completed = jobs[end - 1].ticket
+            pthread_mutex_unlock(&shared.lock)
+            eventfd_write(shared.bell, 1)
+            start = end
+
+
+cdef class Flusher:
+    cdef Shared *_shared
+    cdef pthread_t _thread
+    cdef bint _running
+    cdef int64_t _submitted
+    # (ticket, buffer) of what the thread may still read.
+    cdef object _kept
+
+    def __cinit__(self, int bell):
+        self._kept = deque()
+        self._shared = <Shared *>calloc(1, sizeof(Shared))
+        if self._shared is NULL:
+            raise MemoryError()
+        self._shared.bell = bell
+        pthread_mutex_init(&self._shared.lock, NULL)
+        pthread_cond_init(&self._shared.wake, NULL)
+        if pthread_create(&self._thread, NULL, run, self._shared) != 0:
+            raise RuntimeError("the disk thread could not be started")
+        self._running = True
+
+    def __dealloc__(self):
+        if self._shared is not NULL:
+            self._end()
+            pthread_cond_destroy(&self._shared.wake)
+            pthread_mutex_destroy(&self._shared.lock)
+            free(self._shared.jobs)
+            free(self._shared.taken)
+            free(self._shared)
+
+    def submit(self, int64_t ticket, int fd, int64_t offset, data):
+        cdef:
+            object view = memoryview(data).cast("B")
+            Shared *shared = self._shared
+            Job *grown
+            Job *job
+            int full = 0
+        if ticket <= self._submitted:
+            raise ValueError(f"ticket {ticket} does not follow {self._submitted}")
+        if not self._running:
+            raise ValueError("the flusher is closed")
+        pthread_mutex_lock(&shared.lock)
+        if shared.count == shared.room:
+            grown = <Job *>realloc(shared.jobs, (2 * shared.room + 16) * sizeof(Job))
+            if grown is NULL:
+                full = 1
+            else:
+                shared.jobs = grown
+                shared.room = 2 * shared.room + 16
+        if not full:
+            job = &shared.jobs[shared.count]
+            job.ticket, job.fd, job.offset = ticket, fd, offset
+            job.data = <char *>PyMemoryView_GET_BUFFER(view).buf
+            job.length = PyMemoryView_GET_BUFFER(view).len
+            shared.count += 1
+            pthread_cond_signal(&shared.wake)
+        pthread_mutex_unlock(&shared.lock)
+        if full:
+            raise MemoryError()
+        self._submitted = ticket
+        self._kept.append((ticket, view))
+
+    def completed(self):
+        cdef int64_t done
+        pthread_mutex_lock(&self._shared.lock)
+        done = self._shared.completed
+        pthread_mutex_unlock(&self._shared.lock)
+        while self._kept and <int64_t>self._kept[0][0] <= done:
+            self._kept.popleft()
+        return done
+
+    def error(self):
+        cdef int fd, number, in_sync
+        pthread_mutex_lock(&self._shared.lock)
+        fd, number = self._shared.error_fd, self._shared.error_number
+        in_sync = self._shared.error_in_sync
+        pthread_mutex_unlock(&self._shared.lock)
+        return (fd, number, "sync" if in_sync else "write") if number else None
+
+    def close(self):
+        self._end()
+        self._kept.clear()
+
+    cdef _end(self):
+        if self._running:
+            self._running = False
+            pthread_mutex_lock(&self._shared.lock)
+            self._shared.stopping = 1
+            pthread_cond_signal(&self._shared.wake)
+            pthread_mutex_unlock(&self._shared.lock)
+            with nogil:
+                pthread_join(self._thread, NULL)

@@ -1,0 +1,104 @@
+"""Checks passwords without holding up the loop.
+
+Hashing a password is slow on purpose, so it runs in a small pool of threads; the hash function lets go of the
+interpreter meanwhile. A success is remembered under a keyed digest of the user, the password and the stored
+hash: a thousand clients that reconnect are checked once, and a changed password is a different key. Logins
+that are the same and arrive together share one check.
+
+Who may come from where, and which hash is whose, is the broker's `Access` to say.
+
+Invariant: what is remembered cannot be turned back into a password without the key, which never leaves here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import os
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+
+from tidemark.broker import access
+from tidemark.broker.access import Access
+from tidemark.errors import LoginRefused
+from tidemark.frontend.services import Login, PeerInfo, Verdict
+
+REMEMBERED_MAX = 10_000
+THREADS = 2
+
+
+class Authenticator:
+    def __init__(self, users: Access) -> None:
+        self._access = users
+        self._key = os.urandom(32)
+        self._remembered: OrderedDict[bytes, None] = OrderedDict()
+        self._running: dict[bytes, asyncio.Future[bool]] = {}
+        self._pool = ThreadPoolExecutor(THREADS, "tidemark-login")
+
+    async def login(self, login: Login) -> Verdict:
+        """The answer to what a peer says about itself."""
+        try:
+            if login.mechanism == "EXTERNAL":
+                return self._external(login.peer)
+            return await self._password(login.user, login.password, login.peer.host)
+        except LoginRefused as error:
+            return Verdict(None, str(error))
+
+    def _external(self, peer: PeerInfo) -> Verdict:
+        name = peer.certificate_name
+        if name is None:
+            return Verdict(None, "EXTERNAL without a client certificate")
+        self._access.check_origin(name, loopback=is_loopback(peer.host))
+        if name not in self._access.users:
+            return Verdict(None, f"the certificate's user '{name}' does not exist")
+        return Verdict(name)
+
+    async def _password(self, user: str, password: str, host: str) -> Verdict:
+        stored = self._access.stored_hash(user, loopback=is_loopback(host))
+        if not await self._fits(user, stored, password):
+            return Verdict(None, f"user '{user}' does not exist or the password is wrong")
+        # The user may have been changed or deleted while the thread was at work.
+        if user not in self._access.users or self._access.users[user].password_hash != stored:
+            return Verdict(None, f"user '{user}' was changed during the login")
+        return Verdict(user)
+
+    async def _fits(self, user: str, stored: str, password: str) -> bool:
+        digest = self._digest(user, stored, password)
+        if digest in self._remembered:
+            self._remembered.move_to_end(digest)
+            return True
+        running = self._running.get(digest)
+        if running is None:
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._pool, access.verify, stored, password)
+            self._running[digest] = running
+            running.add_done_callback(lambda done: self._finished(digest, done))
+        return await asyncio.shield(running)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _finished(self, digest: bytes, done: asyncio.Future[bool]) -> None:
+        del self._running[digest]
+        if not done.cancelled() and done.exception() is None and done.result():
+            self._remembered[digest] = None
+            if len(self._remembered) > REMEMBERED_MAX:
+                self._remembered.popitem(last=False)
+
+    def _digest(self, *parts: str) -> bytes:
+        text = b"".join(
+            len(raw).to_bytes(4, "big") + raw for raw in (p.encode("utf-8", "surrogateescape") for p in parts)
+        )
+        return hmac.new(self._key, text, hashlib.sha256).digest()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a peer's address is one of this machine's own."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -1,0 +1,382 @@
+"""The broker as a process: sockets, timers and the disk's bell around one `Node`.
+
+A turn runs at the end of a loop iteration in which something happened: bytes arrived, the disk had news, a
+timer fired. It calls `Node.turn`, then flushes every front end that has output. Timers: `tick` each second,
+the store's housekeeping every few milliseconds while there is some, and the moment at which the broker must
+look at an expiry.
+
+Invariant: the node is only ever called from the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+import sys
+from typing import Any
+
+from tidemark.broker.access import is_outdated
+from tidemark.config import Address, Config, parse_address
+from tidemark.errors import ConfigError, StoreError
+from tidemark.frontend.services import FrontEnd, Login, PeerInfo
+from tidemark.node import Node
+from tidemark.runtime import machine
+from tidemark.runtime.authenticator import Authenticator
+from tidemark.runtime.clock import Clock
+from tidemark.runtime.connection import ConnectionShell
+from tidemark.runtime.disk import FileDisk
+from tidemark.runtime.log import Log
+from tidemark.runtime.tls import server_context
+
+READ_BYTES = 1 << 20
+MAINTAIN_S = 0.02
+MAINTAIN_IDLE_S = 0.1
+MAINTAIN_BYTES = 4 << 20
+TICK_S = 1.0
+GOODBYE_S = 3.0
+NEVER_MS = 1 << 60
+OWN_FILES = 400
+"""Open files that the broker keeps for itself: segments, listeners, the admin API, peers on their way out."""
+
+
+class Server:
+    """Fits `node.Outside`."""
+
+    def __init__(self, config: Config, log: Log) -> None:
+        self.config = config
+        self.log = log
+        self.clock = Clock()
+        self.started_ms = self.clock.now_ms()
+        self.addresses: dict[str, Address] = {}
+        """Where it really listens, by the name of the setting."""
+        self.paused: dict[ConnectionShell, None] = {}
+        frame = config.amqp091.frame_bytes_max
+        self.read_buffer = memoryview(bytearray(max(READ_BYTES, frame + (64 << 10))))
+        self.node: Node
+        self.authenticator: Authenticator
+        self.stopping = asyncio.Event()
+        self.exit_code = 0
+        self._disk: FileDisk
+        self._shells: dict[FrontEnd, ConnectionShell] = {}
+        self._read_from: dict[ConnectionShell, None] = {}
+        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.get_running_loop()
+        self._turn_due = False
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_ms = NEVER_MS
+        self.memory_high_bytes = config.limits.memory_high_bytes or int(
+            machine.memory_bytes() * config.limits.memory_high
+        )
+        self.connections_max = config.limits.connections_max
+        """As set, or as many as the process may have files open for."""
+        self._refused = 0
+        self._logins: set[asyncio.Task[None]] = set()
+        self._durable_waits: list[tuple[int, asyncio.Future[None]]] = []
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # Start and stop ------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover the store, then listen.
+
+        Raises:
+            ConfigError: an address cannot be used.
+            StoreError: the data directory cannot be used.
+        """
+        self._loop.set_exception_handler(self._unexpected)
+        self._bound_connections()
+        listeners = self._bind()
+        try:
+            self._disk = FileDisk(self.config.node.data)
+            self.node = Node(self.config, self._disk, self, os.urandom)
+            self.authenticator = Authenticator(self.node.broker.access)
+            began_ms = self.clock.now_ms()
+            report = self.node.start(began_ms)
+        except BaseException:
+            for _, listener, _ in listeners:
+                listener.close()
+            raise
+        self.log.info("store recovered", ms=self.clock.now_ms() - began_ms, **_facts(report))
+        self._loop.add_reader(self._disk.bell, self._disk_news)
+        self._tick()
+        self._maintain()
+        for name, listener, context in listeners:
+            server = await self._loop.create_server(
+                lambda: ConnectionShell(self),
+                sock=listener,
+                ssl=context,
+                ssl_handshake_timeout=self.config.amqp091.handshake_s_max if context else None,
+                backlog=self.config.listen.backlog,
+            )
+            self._servers.append(server)
+            self.log.info("listening", on=name, address=self.addresses[name])
+
+    def _bound_connections(self) -> None:
+        """Take no more connections than leave enough open files for the store: without one it would fail."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = self.config.limits.connections_max
+        self.connections_max = min(wanted, connections_for(files))
+        if self.connections_max < wanted:
+            self.log.warning(
+                "connections limited by open files",
+                connections_max=self.connections_max,
+                wanted=wanted,
+                open_files=files,
+            )
+
+    def _bind(self) -> list[tuple[str, socket.socket, Any]]:
+        bound: list[tuple[str, socket.socket, Any]] = []
+        for name in ("amqp", "amqps"):
+            text = getattr(self.config.listen, name)
+            if text:
+                context = server_context(self.config.tls) if name == "amqps" else None
+                bound.append((name, self.listener(name, text), context))
+        return bound
+
+    def listener(self, name: str, text: str) -> socket.socket:
+        """A bound socket for the setting `listen.NAME`; `addresses` says where.
+
+        Raises:
+            ConfigError: the address is in use or not ours.
+        """
+        address = parse_address(f"listen.{name}", text)
+        try:
+            found = socket.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, kind, protocol, _, where = found[0]
+            listener = socket.socket(family, kind, protocol)
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(where)
+                listener.listen(self.config.listen.backlog)
+            except BaseException:
+                listener.close()
+                raise
+        except OSError as problem:
+            if problem.errno == errno.EADDRINUSE:
+                words = f"{address} is in use by another program; stop it or choose another with --{name}"
+            else:
+                words = f"cannot listen on {address}: {(problem.strerror or str(problem)).lower()}"
+            raise ConfigError(key=f"listen.{name}", problem=words) from None
+        listener.setblocking(False)
+        host, port = listener.getsockname()[:2]
+        self.addresses[name] = Address(host, port)
+        return listener
+
+    def stop(self, code: int = 0) -> None:
+        """Ask for the end; `run_until_stopped` returns soon."""
+        self.exit_code = max(self.exit_code, code)
+        self.stopping.set()
+
+    async def run_until_stopped(self) -> int:
+        """Serve until `stop`; then say goodbye to clients and close the store. Returns the exit code."""
+        await self.stopping.wait()
+        for server in self._servers:
+            server.close()
+        for front_end in list(self._shells):
+            front_end.shutdown(320, "the broker is shutting down")
+        self.due()
+        deadline = self._loop.time() + GOODBYE_S
+        while self._shells and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for shell in list(self._shells.values()):
+            shell.abort()
+        await asyncio.sleep(0)
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._wake is not None:
+            self._wake.cancel()
+        await self._close_store()
+        return self.exit_code
+
+    async def _close_store(self) -> None:
+        self.node.close(self.clock.now_ms())
+        while not self.node.closed():
+            await asyncio.sleep(0.001)
+            self.node.completed(self.clock.now_ms())
+        if self.node.failed is not None:
+            self.exit_code = 1
+        self._loop.remove_reader(self._disk.bell)
+        self.authenticator.close()
+        self._disk.close()
+        self.log.info("stopped", code=self.exit_code)
+
+    # A turn ----------------------------------------------------------------------------------
+
+    def due(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        node = self.node
+        node.turn(self.clock.now_ms())
+        touched = node.touched_front_ends
+        if touched:
+            node.touched_front_ends = {}
+            for front_end in touched:
+                shell = self._shells.get(front_end)
+                if shell is not None:
+                    shell.flush()
+        if self._read_from:
+            for shell in self._read_from:
+                shell.check_reading()
+            self._read_from.clear()
+        if self.paused:
+            for shell in list(self.paused):
+                shell.check_reading()
+        if node.failed is not None:
+            self.stop(1)
+        self._plan_wake()
+
+    def _plan_wake(self) -> None:
+        """Have a turn when the broker must look at an expiry."""
+        at_ms = self.node.next_wake_ms()
+        if at_ms == self._wake_ms:
+            return
+        self._wake_ms = at_ms
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if at_ms < NEVER_MS:
+            delay_s = max(0, at_ms - self.clock.now_ms()) / 1000
+            self._wake = self._loop.call_later(delay_s, self._woken)
+
+    def _woken(self) -> None:
+        self._wake, self._wake_ms = None, NEVER_MS
+        self.due()
+
+    def _disk_news(self) -> None:
+        self._disk.answer_bell()
+        self.node.completed(self.clock.now_ms())
+        if self._durable_waits:
+            self._end_waits()
+
+    async def until_durable(self, seq: int) -> None:
+        """Wait until the catalog is on the disk up to this sequence.
+
+        Raises:
+            StoreError: the disk failed before.
+        """
+        self.due()
+        if self.node.catalog_durable() < seq or self.node.failed is not None:
+            over: asyncio.Future[None] = self._loop.create_future()
+            self._durable_waits.append((seq, over))
+            self._end_waits()
+            await over
+
+    def _end_waits(self) -> None:
+        durable, failed = self.node.catalog_durable(), self.node.failed
+        for seq, over in self._durable_waits:
+            if over.done():
+                continue
+            if failed is not None:
+                over.set_exception(failed)
+            elif seq <= durable:
+                over.set_result(None)
+        self._durable_waits = [wait for wait in self._durable_waits if not wait[1].done()]
+
+    # Timers ----------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        # First: an exception below must not be the end of all ticks.
+        self._timers["tick"] = self._loop.call_later(TICK_S, self._tick)
+        node = self.node
+        node.tick(self.clock.now_ms())
+        alarmed = node.alarms.memory
+        used = machine.resident_bytes()
+        if alarmed or used > self.memory_high_bytes:
+            machine.give_back_memory()
+            used = machine.resident_bytes()
+        try:
+            free = self._disk.free_bytes()
+        except StoreError as error:
+            self.log.error("free disk space unknown", error=str(error))
+        else:
+            node.watch(max(used, node.arena.resident_bytes), self.memory_high_bytes, free)
+        if self._refused:
+            self.log.warning("connections refused", count=self._refused, limit=self.connections_max)
+            self._refused = 0
+
+    def _maintain(self) -> None:
+        busy = False
+        try:
+            busy = self.node.maintain(self.clock.now_ms(), MAINTAIN_BYTES)
+        finally:
+            delay_s = MAINTAIN_S if busy else MAINTAIN_IDLE_S
+            self._timers["maintain"] = self._loop.call_later(delay_s, self._maintain)
+
+    # Connections -----------------------------------------------------------------------------
+
+    def connected(self, shell: ConnectionShell, peer: PeerInfo) -> FrontEnd:
+        self.node.at(self.clock.now_ms())
+        front_end = self.node.connect(peer)
+        self._shells[front_end] = shell
+        limit = self.connections_max
+        if len(self._shells) > limit or self.stopping.is_set():
+            self._refused += 1
+            front_end.shutdown(320, f"this broker takes {limit} connections and has them")
+        return front_end
+
+    def received(self, shell: ConnectionShell, data: memoryview) -> int:
+        self._read_from[shell] = None
+        self.due()
+        self.node.at(self.clock.now_ms())
+        return shell.front_end.receive(data)
+
+    def disconnected(self, shell: ConnectionShell) -> None:
+        self._shells.pop(shell.front_end, None)
+        self._read_from.pop(shell, None)
+        self.paused.pop(shell, None)
+        self.node.disconnect(shell.front_end)
+
+    # What the node asks ----------------------------------------------------------------------
+
+    def login(self, front_end: FrontEnd, login: Login) -> None:
+        task = self._loop.create_task(self._check(front_end, login))
+        self._logins.add(task)
+        task.add_done_callback(self._logins.discard)
+
+    async def _check(self, front_end: FrontEnd, login: Login) -> None:
+        verdict = await self.authenticator.login(login)
+        self.node.at(self.clock.now_ms())
+        self.node.verdict(front_end, verdict)
+        if verdict.user is not None and login.password:
+            await self._renew_hash(verdict.user, login.password)
+
+    async def _renew_hash(self, user: str, password: str) -> None:
+        """Replace a hash that was imported and is not memory-hard, now that the password is at hand."""
+        broker = self.node.broker
+        spec = broker.access.users.get(user)
+        if spec is not None and is_outdated(spec.password_hash):
+            new_hash = await asyncio.to_thread(broker.password_hash, password)
+            self.node.at(self.clock.now_ms())
+            broker.passed(user, new_hash)
+            self.due()
+
+    def note(self, level: str, event: str, **facts: object) -> None:
+        self.log.write(level, event, **facts)
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception that nobody caught: say so and go on."""
+        facts = {"error": context["exception"]} if "exception" in context else {}
+        self.log.error("unexpected", what=context.get("message", ""), **facts)
+
+
+def connections_for(files: int) -> int:
+    """How many connections a process may take that may have so many files open; at least one."""
+    if files == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(1, files - min(OWN_FILES, files // 2))
+
+
+def _facts(report: Any) -> dict[str, object]:
+    """The numbers of a report, for a log line."""
+    names = getattr(report, "__slots__", ()) or vars(report)
+    found = {name: getattr(report, name) for name in names if not name.startswith("_")}
+    return {name: value for name, value in found.items() if isinstance(value, (int, str, bool))}
