@@ -1,0 +1,1 @@
+"""What the tests share: broker processes, a raw AMQP socket, small AMQP conveniences."""
