@@ -121,14 +121,17 @@ class Node:
             except DiskFull:
                 # Ends that found no room are tried again. The rest goes on: segments become free only by a flush.
                 full = True
-            self.catalog.flush(now_ms)
-            if not self.catalog.full:
-                # Else the messages wait too: none is on the disk before the queue it belongs to.
-                self.journal.flush(now_ms)
+            self._flush(now_ms)
         except StoreError as error:
             self._fail(error)
         else:
             self._check_room(full)
+
+    def _flush(self, now_ms: int) -> None:
+        self.catalog.flush(now_ms)
+        if not self.catalog.full:
+            # Else the messages wait too: none is on the disk before the queue it belongs to.
+            self.journal.flush(now_ms)
 
     def _check_room(self, full: bool = False) -> None:
         """Let publishers wait as soon as the store has only its reserve left. `watch` lets them go on."""
@@ -191,8 +194,7 @@ class Node:
             return False
         try:
             self.journal.maintain(self.broker, now_ms, budget_bytes)
-            if not self.catalog.full:
-                self.journal.flush(now_ms)
+            self._flush(now_ms)
             if self.catalog.wants_rewrite:
                 self.catalog.rewrite(self.broker.image(), now_ms)
                 self._tell_waiting()  # the image holds what was on its way

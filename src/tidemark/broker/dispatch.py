@@ -20,10 +20,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from tidemark.broker.core import NEVER
+from tidemark.errors import DiskFull
 
 if TYPE_CHECKING:
     from tidemark.broker.broker import Broker
     from tidemark.broker.consumer import Consumer
+    from tidemark.broker.core import QueueCore
     from tidemark.broker.queue import Queue
 
 TAKE_BYTES_MAX = 256 * 1024
@@ -42,18 +44,31 @@ def turn(broker: Broker, now_ms: int) -> None:
     if wakes.soonest_ms <= now_ms:
         wakes.ring(now_ms)
     dirty, done = broker.dirty, 0
+    later: dict[QueueCore, None] = {}
+    problem: DiskFull | None = None
     try:
         for queue in dirty:  # looking at one may add others behind it
             done += 1
+            if queue in later:
+                continue
             try:
                 look(queue, expired_ms, now_ms)  # type: ignore[arg-type]
+            except DiskFull as error:
+                # The others go on: their ends may fit, and are what makes room again.
+                problem = error
+                later[queue] = None
             except BaseException:
-                # What was not done is for the next turn. A look that ends early leaves the mark behind.
-                queue.is_dirty = False
-                queue.touch()
+                later[queue] = None
                 raise
     finally:
         del dirty[:done]
+        for queue in later:
+            # What was not done is for the next turn. A look that ends early leaves the mark behind.
+            if queue not in dirty:
+                queue.is_dirty = False
+                queue.touch()
+    if problem is not None:
+        raise problem
 
 
 def next_wake_ms(broker: Broker) -> int:

@@ -163,12 +163,11 @@ class Queue(QueueCore):
 
     def take_living(self, count: int, bytes_max: int, expired_ms: int) -> Taken | None:
         """`take`, stepping over messages whose time was over at `expired_ms`: these end here."""
-        while self.ready:
+        while True:  # asked even when nothing is ready: `waits_for` must be true of now
             taken = self.take(count, bytes_max, expired_ms)
-            if taken is not None or self.waits_for:
+            if taken is not None or self.waits_for or not self.ready:
                 return taken
             self.expire(expired_ms)
-        return None
 
     def refresh(self) -> None:
         """Do now what would be done at the end of the turn, so that counts are true."""
@@ -243,6 +242,16 @@ class Queue(QueueCore):
             self.unwritten.append((reason, *gone))
             with suppress(StoreError):
                 self.write_ends(self.broker.now_ms)
+
+    def flush_all(self) -> None:
+        """Write down everything that has ended and is not written yet.
+
+        Raises:
+            StoreError: the journal takes nothing now. What is left is for a later turn.
+        """
+        self.flush(Reason.ACCEPTED)
+        if self.unwritten:
+            self.write_ends(self.broker.now_ms)
 
     def write_ends(self, now_ms: int) -> None:
         """Write down all that has ended.

@@ -66,7 +66,8 @@ class Transaction:
         try:
             need = self._plan_publishes(run) + self._settlement_bytes_max()
             for queue in touched:
-                queue.flush(Reason.ACCEPTED)
+                # What an earlier turn found no room for goes first: it must not push ours into another frame.
+                queue.flush_all()
             if need:
                 journal.ensure(need)
         except TidemarkError as error:

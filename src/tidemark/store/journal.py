@@ -123,6 +123,8 @@ class Journal(Writer):
         self._owns_files = files is None
         self._wiring_first = wiring_first
         self._sealed_seq = 0
+        self._told_seq = 0
+        """What `last_seq` said last while a frame was being filled: the end of that frame covers it."""
         self._durable_place = 0
         self._claimed_place = 0
         """The durable place that the last frame tells. What lies behind it would pass for a torn tail if it rots."""
@@ -152,8 +154,11 @@ class Journal(Writer):
 
     @property
     def last_seq(self) -> int:
-        """The highest sequence that was put into the journal."""
-        return self.arena.next_seq - 1 if self._filled() else self._sealed_seq
+        """The highest sequence that was put into the journal; one to wait for."""
+        if not self._filled():
+            return self._sealed_seq
+        self._told_seq = self.arena.next_seq - 1
+        return self._told_seq
 
     def _filled(self) -> bool:
         return self.used - self._frame_start > FRAME_BYTES
@@ -166,8 +171,9 @@ class Journal(Writer):
         if self._filled() and not self._wiring_first(self._now_ms):
             self.full = True
             raise DiskFull(path=self.segments[-1].name)
-        # The record that needs room may have its sequence already: the frame ends with its own last one.
-        self._seal(0)
+        # The record that needs room may have its sequence already: the frame ends with its own last one, or
+        # with what somebody was told to wait for, behind which there may be sequences of transient messages.
+        self._seal(self._told_seq)
         try:
             self._close_extent()
             self._open_extent(need + FRAME_BYTES)

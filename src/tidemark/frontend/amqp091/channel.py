@@ -613,7 +613,7 @@ class Channel:
         name = self._queue_named(method.queue)
         queue, taken, remaining = self._session.get(name)
         if taken is None:
-            if queue.waits_for:
+            if queue.waits_for and not queue.locked:
                 # The next message is on its way to the disk: the answer waits for it.
                 self._again(method)
                 self._pause(Wait.JOURNAL, queue.waits_for, None)
