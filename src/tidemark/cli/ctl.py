@@ -270,6 +270,18 @@ def purge_queue(context: typer.Context, name: Queue, vhost: Vhost = "/") -> None
     context.obj.delete(path("queues", vhost, name, "contents"))
 
 
+@queues.command("lock")
+def lock_queue(context: typer.Context, name: Queue, vhost: Vhost = "/") -> None:
+    """Give consumers nothing more from a queue; publishes are still accepted."""
+    context.obj.put(path("queues", vhost, name, "lock"), {})
+
+
+@queues.command("unlock")
+def unlock_queue(context: typer.Context, name: Queue, vhost: Vhost = "/") -> None:
+    """Let the consumers of a locked queue go on."""
+    context.obj.delete(path("queues", vhost, name, "lock"))
+
+
 @queues.command("delete")
 def delete_queue(
     context: typer.Context,

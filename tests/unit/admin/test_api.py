@@ -218,6 +218,24 @@ def test_a_queue_is_made_filled_purged_and_deleted(api: Api, broker: BrokerProce
     assert api("DELETE", "/queues/%2F/a%2Fb").status_code == 404
 
 
+def test_a_locked_queue_takes_messages_and_gives_none_until_it_is_unlocked(
+    api: Api, broker: BrokerProcess
+) -> None:
+    """A-40: adm lock q: consumers idle, publishes accepted; unlock: flow resumes."""
+    api("PUT", "/queues/%2F/gate", {"durable": False})
+    assert api("PUT", "/queues/%2F/gate/lock", {}).status_code == 204
+    with connect(broker) as connection:
+        channel = connection.channel()
+        put(channel, "gate", b"1")
+        eventually(lambda: api("GET", "/queues/%2F/gate").json()["messages"] == 1)
+        assert api("GET", "/queues/%2F/gate").json()["state"] == "locked"
+        assert channel.basic_get("gate")[0] is None
+
+        assert api("DELETE", "/queues/%2F/gate/lock").status_code == 204
+        assert channel.basic_get("gate", auto_ack=True)[2] == b"1"
+    assert api("PUT", "/queues/%2F/nowhere/lock", {}).status_code == 404
+
+
 def test_a_queue_that_is_there_differently_is_400_in_rabbitmqs_words(api: Api) -> None:
     api("PUT", "/queues/%2F/same", {"durable": True})
     answer = api("PUT", "/queues/%2F/same", {"durable": False})

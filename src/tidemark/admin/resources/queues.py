@@ -23,7 +23,7 @@ def describe(visit: Visit, queue: Queue) -> dict[str, Any]:
         "arguments": queue.spec.arguments,
         "type": now.kind,
         "node": visit.server.config.node.name,
-        "state": "running",
+        "state": "locked" if queue.locked else "running",
         "policy": None,
         "consumers": len(now.consumers),
         "messages": now.ready + now.unacked,
@@ -87,6 +87,19 @@ async def purge(visit: Visit) -> Response:
     return done()
 
 
+async def lock(visit: Visit) -> Response:
+    """Consumers get nothing more from it; publishes are still accepted. It ends with the process."""
+    with visit.session() as session:
+        session.queue(visit.part("queue"), "configure").lock()
+    return done()
+
+
+async def unlock(visit: Visit) -> Response:
+    with visit.session() as session:
+        session.queue(visit.part("queue"), "configure").unlock()
+    return done()
+
+
 routes = [
     ("GET", "/queues", every),
     ("GET", "/queues/{vhost}", every),
@@ -94,4 +107,6 @@ routes = [
     ("PUT", "/queues/{vhost}/{queue}", put),
     ("DELETE", "/queues/{vhost}/{queue}", delete),
     ("DELETE", "/queues/{vhost}/{queue}/contents", purge),
+    ("PUT", "/queues/{vhost}/{queue}/lock", lock),
+    ("DELETE", "/queues/{vhost}/{queue}/lock", unlock),
 ]
