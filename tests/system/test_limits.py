@@ -190,11 +190,12 @@ def test_a_consumer_that_does_not_read_does_not_fill_memory_and_others_go_on(sta
         sync(channel)
         before = memory_bytes(broker)
 
-        for _ in range(3000):
+        for _ in range(8000):
             channel.basic_publish("", "stream", bytes(50_000))
         sync(channel)
 
-        assert memory_bytes(broker) - before < 100 << 20
+        # 400 MB were published; the cache has 32 MiB, its pool of free blocks as much, and spilling lags a little.
+        assert memory_bytes(broker) - before < 160 << 20
         with a_bystander(broker):
             pass
 

@@ -13,7 +13,7 @@ from tidemark.model import records
 from tidemark.model._arena_py import ExtentInfo
 
 cdef enum:
-    POOL_MAX = 64
+    POOL_MAX = 32
     USUAL_BYTES = 1 << 20
     MEMORY = 0
     MESSAGE = 1
