@@ -14,7 +14,14 @@
     │   ├── AccessRefused        403
     │   ├── NotFound             404
     │   ├── ResourceLocked       405
-    │   └── PreconditionFailed   406
+    │   ├── PreconditionFailed   406
+    │   ├── NotAStream           406, asked of a queue what only a stream has
+    │   ├── Conflict             406, a key is not at the sequence that a put expected
+    │   ├── HistoryGone          406, a snapshot of a past that is no longer kept
+    │   ├── PinExpired           406, a snapshot that was let go of
+    │   ├── StreamReset          406, a position from which deletes would be missed: start over
+    │   ├── LostBranch           406, a position that a crash took back: rewind
+    │   └── PublishersBlocked    506, no room for more messages now
     ├── LoginRefused             403 on the connection
     ├── InternalError            541, our fault: a bug or a failing machine
     ├── ConnectionForced         320, an operator closed the connection
@@ -202,6 +209,132 @@ class PreconditionFailed(ChannelError):
 
     code: ClassVar[str] = "precondition-failed"
     amqp091: ClassVar[int] = 406
+
+
+# Streams -----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class _StreamError(ChannelError):
+    """What can go wrong with one stream. The sentence is made of the facts."""
+
+    reason: str = ""
+    stream: str
+
+    def __post_init__(self) -> None:
+        self.reason = self.reason or self._sentence()
+
+    def _sentence(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(eq=False, kw_only=True)
+class NotAStream(_StreamError):
+    """A queue that is not a stream has no keys, snapshots or marks."""
+
+    code: ClassVar[str] = "stream.not-a-stream"
+
+    def _sentence(self) -> str:
+        return f"queue '{self.stream}' is not a stream; declare one with x-queue-type = stream"
+
+
+@dataclass(eq=False, kw_only=True)
+class Conflict(_StreamError):
+    """A put expected another version of its key. Nothing of its batch was stored."""
+
+    code: ClassVar[str] = "stream.conflict"
+
+    key: bytes
+    expected: int
+    current: int
+    """The sequence of the key's value; 0 when it has none."""
+
+    def _sentence(self) -> str:
+        is_now = f"at sequence {self.current}" if self.current else "not there"
+        wanted = f"at sequence {self.expected}" if self.expected else "not to be there"
+        return (
+            f"key {self.key!r} of stream '{self.stream}' is {is_now} but was expected {wanted}; nothing of the "
+            "batch was stored. Read the key and put again"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class HistoryGone(_StreamError):
+    """A past that is not kept any more, and that no pin holds."""
+
+    code: ClassVar[str] = "stream.history-gone"
+
+    seq: int
+    oldest: int
+
+    def _sentence(self) -> str:
+        return (
+            f"stream '{self.stream}' can no longer show how it was at sequence {self.seq}; the oldest exact "
+            f"snapshot is at {self.oldest}. Pin a snapshot, or keep more with x-stream-history"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class PinExpired(_StreamError):
+    """A snapshot that is not held any more: its lease ended, or it kept more than the stream allows."""
+
+    code: ClassVar[str] = "stream.pin-expired"
+
+    pin: str
+    seq: int
+    problem: str
+
+    def _sentence(self) -> str:
+        what = f"pin '{self.pin}'" if self.pin else "the snapshot"
+        return (
+            f"{what} of stream '{self.stream}' at sequence {self.seq} is gone: {self.problem}. "
+            "Open a new snapshot and read it from its start"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class StreamReset(_StreamError):
+    """Deletes after this position were forgotten, or it is of a history that nobody knows."""
+
+    code: ClassVar[str] = "stream.reset"
+
+    seq: int
+    purged: int
+    """Deletes up to here are no longer told."""
+
+    def _sentence(self) -> str:
+        if self.purged:
+            why = f"deletes up to sequence {self.purged} are no longer kept"
+        else:
+            why = "its history is unknown here"
+        return (
+            f"sequence {self.seq} is no place to go on from in stream '{self.stream}': {why}. "
+            "Forget what you have of it and read from the first message"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class LostBranch(_StreamError):
+    """A position that was true in a history which was cut off before it."""
+
+    code: ClassVar[str] = "stream.lost-branch"
+
+    seq: int
+    rewind_to: int
+
+    def _sentence(self) -> str:
+        return (
+            f"sequence {self.seq} of stream '{self.stream}' was taken back by a failure; what you have is true up "
+            f"to {self.rewind_to}: undo what came later and go on from there"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class PublishersBlocked(ChannelError):
+    """The broker is short of memory or disk, and the put waited too long."""
+
+    code: ClassVar[str] = "broker.blocked"
+    amqp091: ClassVar[int] = 506
 
 
 # The disk and what is on it ------------------------------------------------------------------

@@ -76,5 +76,5 @@ cdef class Writer:
         uint8_t priority, bint persistent,
         const uint8_t *exchange, uint8_t exchange_len, const uint8_t *key, uint8_t key_len,
         const uint8_t *properties, uint32_t properties_len, const uint8_t *body, uint32_t body_len,
-        uint64_t *loc,
+        uint64_t *loc, const uint8_t *keyed=*, uint16_t keyed_len=*, uint8_t flags=*,
     ) except 0

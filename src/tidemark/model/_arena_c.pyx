@@ -18,6 +18,9 @@ cdef enum:
     MEMORY = 0
     MESSAGE = 1
     NO_TTL = 0xFFFFFFFF
+    TOMBSTONE = 2
+    KEYED = 4
+    KEYLESS = 8
 
 
 cdef class Arena:
@@ -108,6 +111,19 @@ cdef class Arena:
         extent.capacity = extent.used = used
         extent.kind, extent.sealed, extent.exists = kind, 1, 1
         return number
+
+    def restore_extent(self, uint32_t number, int kind, uint32_t used):
+        """`adopt_extent` under the number that it had in another process. Numbers must rise."""
+        cdef uint32_t hole
+        if number < self.table_used:
+            raise ValueError(f"extent {number} is there already")
+        free_numbers, self.free_numbers = self.free_numbers, []
+        while self.table_used < number:
+            hole = self._new_number()
+            self.table[hole].exists = 0
+            free_numbers.append(hole)
+        self.adopt_extent(kind, used)
+        self.free_numbers = free_numbers
 
     def seal_extent(self, uint32_t number, uint32_t used):
         """No more records go into it. An extent that nobody needs any more ends here."""
@@ -258,10 +274,10 @@ cdef class Writer:
         uint8_t priority, bint persistent,
         const uint8_t *exchange, uint8_t exchange_len, const uint8_t *key, uint8_t key_len,
         const uint8_t *properties, uint32_t properties_len, const uint8_t *body, uint32_t body_len,
-        uint64_t *loc,
+        uint64_t *loc, const uint8_t *keyed=NULL, uint16_t keyed_len=0, uint8_t flags=0,
     ) except 0:
         cdef uint64_t size = (
-            sizeof(Head) + 4 * count + exchange_len + key_len + properties_len + <uint64_t>body_len
+            sizeof(Head) + 4 * count + exchange_len + key_len + keyed_len + properties_len + <uint64_t>body_len
         )
         cdef uint64_t length = (size + 7) & ~<uint64_t>7
         cdef uint8_t *at = self.reserve(length)
@@ -271,7 +287,7 @@ cdef class Writer:
         loc[0] = <uint64_t>self.number << 32 | (self.used - <uint32_t>length)
         head.length = length
         head.type = MESSAGE
-        head.flags = persistent
+        head.flags = flags | persistent
         head.targets = count
         head.seq = seq
         head.accepted_ms = now_ms
@@ -279,7 +295,7 @@ cdef class Writer:
         head.body_len = body_len
         head.exchange_len = exchange_len
         head.key_len = key_len
-        head.keyed_len = 0
+        head.keyed_len = keyed_len
         head.properties_len = properties_len
         head.priority = priority
         head.spare = 0
@@ -292,6 +308,9 @@ cdef class Writer:
         at += exchange_len
         memcpy(at, key, key_len)
         at += key_len
+        if keyed_len:
+            memcpy(at, keyed, keyed_len)
+            at += keyed_len
         memcpy(at, properties, properties_len)
         at += properties_len
         memcpy(at, body, body_len)
@@ -326,6 +345,24 @@ cdef class Writer:
             )
         finally:
             free(ids)
+        return seq, loc
+
+    def put_keyed(
+        self, uint32_t target, int64_t now_ms, bytes keyed, bint tombstone,
+        bytes key not None, bytes properties not None, bytes body not None,
+    ):
+        """Encode a persistent message for one stream, under `keyed` or without a key. As `put`."""
+        cdef uint64_t loc = 0, seq
+        cdef uint8_t flags = (KEYLESS if keyed is None else KEYED) | (TOMBSTONE if tombstone else 0)
+        cdef bytes name = b"" if keyed is None else keyed
+        if len(key) > 255 or len(name) > 0xFFFF:
+            raise OverflowError("a routing key over 255 bytes, or a key over 65535")
+        seq = self.put_message(
+            &target, 1, now_ms, NO_TTL, 0, True, NULL, 0, <const uint8_t *><char *>key, len(key),
+            <const uint8_t *><char *>properties, len(properties),
+            <const uint8_t *><char *>body, len(body), &loc,
+            <const uint8_t *><char *>name, len(name), flags,
+        )
         return seq, loc
 
     def put_row(self, tuple targets, now_ms, persistent, PublishRun run, Py_ssize_t index):

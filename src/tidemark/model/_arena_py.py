@@ -89,6 +89,18 @@ class Arena:
         self._extents[number] = _Extent(kind, used, None, used=used, sealed=True)
         return number
 
+    def restore_extent(self, number: int, kind: int, used: int) -> None:
+        """`adopt_extent` under the number that it had in another process. Numbers must rise.
+
+        Raises:
+            ValueError: the number is not above all that there are.
+        """
+        highest = len(self._extents) + len(self._free_numbers)
+        if number <= highest:
+            raise ValueError(f"extent {number} is there already")
+        self._free_numbers.extend(range(highest + 1, number))
+        self._extents[number] = _Extent(kind, used, None, used=used, sealed=True)
+
     def _new_number(self) -> int:
         return self._free_numbers.pop() if self._free_numbers else len(self._extents) + 1
 
@@ -106,7 +118,7 @@ class Arena:
             extent.data = None
             self.resident_bytes -= extent.capacity
 
-    def load_extent(self, number: int, data: bytes) -> None:
+    def load_extent(self, number: int, data: bytes | memoryview) -> None:
         extent = self._extents[number]
         assert extent.data is None and len(data) == extent.used
         extent.data = bytearray(data)
@@ -238,6 +250,29 @@ class Writer:
         self.arena.next_seq += len(targets)
         record = records.encode_message(
             seq, targets, now_ms, ttl_ms, priority, persistent, exchange, key, properties, body
+        )
+        return seq, self.append(record)
+
+    def put_keyed(
+        self,
+        target: int,
+        now_ms: int,
+        keyed: bytes | None,
+        tombstone: bool,
+        key: bytes,
+        properties: bytes,
+        body: bytes,
+    ) -> tuple[int, int]:
+        """Encode a persistent message for one stream, under `keyed` or without a key. As `put`."""
+        if len(key) > 255 or len(keyed or b"") > 0xFFFF:
+            raise OverflowError("a routing key over 255 bytes, or a key over 65535")
+        flags = (records.KEYLESS if keyed is None else records.KEYED) | (
+            records.TOMBSTONE if tombstone else 0
+        )
+        seq = self.arena.next_seq
+        self.arena.next_seq += 1
+        record = records.encode_message(
+            seq, (target,), now_ms, None, 0, True, b"", key, properties, body, keyed or b"", flags
         )
         return seq, self.append(record)
 

@@ -38,6 +38,8 @@ HAS_COPIES = 64
 """The headers contain the field name CC or BCC somewhere: look closer before routing."""
 DIRECT_REPLY = 128
 """Replies are to come to the publishing channel itself: reply-to is exactly `amq.rabbitmq.reply-to`."""
+HAS_PRODUCER = 256
+"""The headers contain the field name x-producer somewhere: a stream may know this message already."""
 
 REDELIVERED = 1
 """Flag of a taken entry: it was delivered before."""

@@ -1,6 +1,6 @@
 """Where records lie. This module only picks the implementation."""
 
-from tidemark.model._arena_py import EXTENT_BYTES, JOURNAL, MEMORY, ExtentInfo
+from tidemark.model._arena_py import EVERYTHING, EXTENT_BYTES, JOURNAL, MEMORY, ExtentInfo
 from tidemark.speed import PURE
 
 if PURE:
@@ -8,4 +8,4 @@ if PURE:
 else:
     from tidemark.model._arena_c import Arena, Writer
 
-__all__ = ["EXTENT_BYTES", "JOURNAL", "MEMORY", "Arena", "ExtentInfo", "Writer"]
+__all__ = ["EVERYTHING", "EXTENT_BYTES", "JOURNAL", "MEMORY", "Arena", "ExtentInfo", "Writer"]

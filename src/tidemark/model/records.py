@@ -18,6 +18,9 @@ A MESSAGE that goes to n queues has n target ids and takes n consecutive sequenc
 first of which it carries: entry i of queue `targets[i]` is number `sequence + i`. Compaction writes 0 for
 a target whose entry is gone; it changes nothing else.
 
+The key under which a stream keeps a message follows from the stream's rule (`model/keys.py`), unless the
+record says it itself: KEYED, it is the keyed key; KEYLESS, there is none. TOMBSTONE: the message deletes its key.
+
 A SETTLED record says that messages of one queue are gone for good. `flags` is the reason, `targets`
 is unused, the head is followed by the queue id (u32), the count (u32) and the sequence numbers:
 `count` of them (u64), or with RANGES set in `spare`, `count` pairs (first, how many).
@@ -64,6 +67,9 @@ class Reason(IntEnum):
 
 # Flags of a MESSAGE
 PERSISTENT = 1
+TOMBSTONE = 2
+KEYED = 4
+KEYLESS = 8
 # `spare` byte of a SETTLED record
 RANGES = 1
 
@@ -82,6 +88,9 @@ class Message:
     key: str
     properties: bytes
     body: bytes
+    keyed: bytes | None = None
+    """The key that the record carries for streams (KEYED)."""
+    tombstone: bool = False
 
 
 @dataclass(slots=True)
@@ -110,12 +119,16 @@ def encode_message(
     key: bytes,
     properties: bytes,
     body: bytes,
+    keyed: bytes = b"",
+    flags: int = 0,
 ) -> bytes:
-    length = padded(HEAD_BYTES + 4 * len(targets) + len(exchange) + len(key) + len(properties) + len(body))
+    """`flags` beside PERSISTENT: TOMBSTONE, KEYED (with `keyed`), KEYLESS."""
+    parts = (exchange, key, keyed, properties, body)
+    length = padded(HEAD_BYTES + 4 * len(targets) + sum(map(len, parts)))
     head = HEAD.pack(
         length,
         RecordType.MESSAGE,
-        PERSISTENT if persistent else 0,
+        flags | (PERSISTENT if persistent else 0),
         len(targets),
         seq,
         now_ms,
@@ -123,7 +136,7 @@ def encode_message(
         len(body),
         len(exchange),
         len(key),
-        0,
+        len(keyed),
         len(properties),
         priority,
         0,
@@ -131,7 +144,7 @@ def encode_message(
         0,
     )
     ids = struct.pack(f"<{len(targets)}I", *targets)
-    return b"".join((head, ids, exchange, key, properties, body)).ljust(length, b"\0")
+    return b"".join((head, ids, *parts)).ljust(length, b"\0")
 
 
 def _plain_head(kind: RecordType, flags: int, spare: int, seq: int, now_ms: int, size: int) -> bytes:
@@ -207,7 +220,9 @@ def decode_message(data: memoryview | bytes) -> Message:
     exchange = bytes(data[at : at + exchange_len]).decode("utf-8", "surrogateescape")
     at += exchange_len
     key = bytes(data[at : at + key_len]).decode("utf-8", "surrogateescape")
-    at += key_len + keyed_len
+    at += key_len
+    keyed = bytes(data[at : at + keyed_len])
+    at += keyed_len
     properties = bytes(data[at : at + props_len])
     at += props_len
     body = bytes(data[at : at + body_len])
@@ -222,6 +237,8 @@ def decode_message(data: memoryview | bytes) -> Message:
         key,
         properties,
         body,
+        keyed if flags & KEYED else None,
+        bool(flags & TOMBSTONE),
     )
 
 

@@ -22,6 +22,12 @@ The catalog counts only those below, so a record in the journal that names a tra
 process can never be taken for one of a queue declared since.
 """
 
+FIRST_RESERVED_NUMBER = 0x7FFFFF00
+"""Numbers from here up to `FIRST_TRANSIENT_NUMBER` are the broker's own, durable and in no catalog."""
+
+STATE_NUMBER = 0x7FFFFFFF
+"""The hidden stream of marks, pins, registered consumers and producers."""
+
 
 @dataclass(frozen=True, slots=True)
 class VhostSpec:
