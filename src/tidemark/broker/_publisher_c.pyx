@@ -11,13 +11,15 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from tidemark.broker._queue_c cimport DURABLE, QueueCore, expiry
+from tidemark.broker._queue_c cimport DURABLE, expiry
+from tidemark.broker._target_c cimport Target
 from tidemark.model._arena_c cimport Arena, Writer
 from tidemark.model._runs_c cimport PublishRow, PublishRun
 
 cdef enum:
     ROW_PERSISTENT = 4
-    ROW_SPECIAL = 2 | 32 | 64 | 128     # IMMEDIATE | HAS_USER_ID | HAS_COPIES | DIRECT_REPLY
+    # IMMEDIATE | HAS_USER_ID | HAS_COPIES | DIRECT_REPLY | HAS_PRODUCER
+    ROW_SPECIAL = 2 | 32 | 64 | 128 | 256
     NO_TTL = 0xFFFFFFFF
 
 
@@ -27,6 +29,7 @@ cdef class Route:
     cdef readonly tuple queues
     cdef readonly tuple targets
     cdef readonly bint durable
+    cdef readonly bint keeps
     cdef public bint plain
     cdef public bint alive
     cdef uint32_t *ids
@@ -34,22 +37,23 @@ cdef class Route:
 
     def __init__(self, tuple queues, bint plain):
         cdef Py_ssize_t i
-        cdef QueueCore queue
+        cdef Target queue
         if self.ids != NULL:
             raise RuntimeError("a route is made once")
         if len(queues) > 0xFFFF:
             raise OverflowError("more than 65535 queues for one message")
         self.queues = queues
-        self.targets = tuple([(<QueueCore?>queue).number for queue in queues])
+        self.targets = tuple([(<Target?>queue).number for queue in queues])
         self.count = len(queues)
         self.ids = <uint32_t *>malloc(4 * self.count + 4)
         if self.ids == NULL:
             raise MemoryError
-        self.durable = False
+        self.durable = self.keeps = False
         for i in range(self.count):
             queue = queues[i]
             self.ids[i] = queue.number
             self.durable = self.durable or queue.durable
+            self.keeps = self.keeps or queue.keeps
         self.plain = plain
         self.alive = True
 
@@ -110,12 +114,12 @@ cdef class Publisher:
         return route
 
     cdef uint64_t _put(self, PublishRun run, PublishRow *row, Route route, int64_t now_ms) except 0:
-        cdef bint persistent = (row.flags & ROW_PERSISTENT) != 0 and route.durable
+        cdef bint persistent = (route.keeps or (row.flags & ROW_PERSISTENT) != 0) and route.durable
         cdef Writer writer = self._journal if persistent else self._memory
         cdef const uint8_t *base = run.base
         cdef uint64_t loc = 0, seq
         cdef uint32_t ttl = NO_TTL
-        cdef QueueCore queue
+        cdef Target queue
         cdef Py_ssize_t i
         if row.exchange_len > 255 or row.key_len > 255:
             raise OverflowError("a name over 255 bytes")
@@ -129,7 +133,7 @@ cdef class Publisher:
         if persistent:
             self.last_seq = seq + route.count - 1
         for i in range(route.count):
-            queue = <QueueCore>(<object>route.queues[i])
+            queue = <Target>(<object>route.queues[i])
             queue.put_entry(
                 seq + i, loc, row.body_len, row.priority, expiry(now_ms, row.ttl_ms, queue.ttl_ms),
                 DURABLE if persistent and queue.durable else 0, 0,

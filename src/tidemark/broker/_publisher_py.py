@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemark.broker._queue_py import FLAG_DURABLE, QueueCore, expiry_ms
+from tidemark.broker._queue_py import FLAG_DURABLE, expiry_ms
+from tidemark.broker._target_py import Target
 from tidemark.model import runs
 from tidemark.model._arena_py import Arena, Writer
 from tidemark.model._runs_py import PublishRun
@@ -13,18 +14,20 @@ from tidemark.model._runs_py import PublishRun
 class Route:
     """Where messages of one exchange and key go. Kept until the wiring changes (`alive` False)."""
 
-    __slots__ = ("alive", "durable", "plain", "queues", "targets")
+    __slots__ = ("alive", "durable", "keeps", "plain", "queues", "targets")
 
-    def __init__(self, queues: tuple[QueueCore, ...], plain: bool) -> None:
+    def __init__(self, queues: tuple[Target, ...], plain: bool) -> None:
         self.queues = queues
         self.targets = tuple(queue.number for queue in queues)
         self.durable = any(queue.durable for queue in queues)
+        self.keeps = any(queue.keeps for queue in queues)
+        """A target keeps whatever it gets: the message goes to the journal, whatever it says itself."""
         self.plain = plain
         """False: each message must be looked at (headers exchange, guarded queue, no queue at all)."""
         self.alive = True
 
 
-SPECIAL = runs.IMMEDIATE | runs.HAS_USER_ID | runs.HAS_COPIES | runs.DIRECT_REPLY
+SPECIAL = runs.IMMEDIATE | runs.HAS_USER_ID | runs.HAS_COPIES | runs.DIRECT_REPLY | runs.HAS_PRODUCER
 
 
 class Publisher:
@@ -80,7 +83,8 @@ class Publisher:
 
     def put(self, run: PublishRun, index: int, route: Route, now_ms: int) -> int:
         """Put one row on the queues of a route (at least one). Returns its first sequence."""
-        persistent = bool(run.number(index, runs.FLAGS) & runs.PERSISTENT) and route.durable
+        wanted = route.keeps or bool(run.number(index, runs.FLAGS) & runs.PERSISTENT)
+        persistent = wanted and route.durable
         writer = self._journal if persistent else self._memory
         seq, loc = writer.put_row(route.targets, now_ms, persistent, run, index)
         if persistent:

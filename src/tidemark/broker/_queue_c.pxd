@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from tidemark.broker._target_c cimport Target
 from tidemark.model._arena_c cimport Arena
 from tidemark.model._runs_c cimport Taken
 
@@ -45,31 +46,18 @@ cdef struct Lane:
     uint64_t finish                     # the index that the next entry gets
 
 
-cdef class QueueCore:
-    cdef readonly Arena arena
-    cdef readonly uint32_t number
-    cdef public bint durable
-    cdef public int64_t ttl_ms
-    cdef public bint guarded
+cdef class QueueCore(Target):
     cdef public uint64_t ready, acquired, ready_bytes, acquired_bytes
-    cdef public uint64_t published, delivered, settled, redelivered
+    cdef public uint64_t delivered, settled, redelivered
     cdef readonly uint64_t expiring
-    cdef public bint is_dirty
     cdef readonly uint64_t waits_for
     cdef readonly bint is_hidden
-    cdef public bint deleted
-    cdef list _dirty
     cdef Lane *_lanes
     cdef int _lane_count
     cdef uint64_t *_gone
     cdef Py_ssize_t _gone_count, _gone_capacity
 
-    cpdef touch(self)
     cdef Lane *_lane(self, int number) except NULL
-    cdef int put_entry(
-        self, uint64_t seq, uint64_t loc, uint32_t size, int64_t priority, int64_t expires_ms,
-        uint8_t flags, uint16_t deliveries,
-    ) except -1
     cdef Taken _take_lane(
         self, int number, Py_ssize_t count, int64_t bytes_max, int64_t earliest, int64_t latest,
         uint64_t shown_seq,
@@ -79,7 +67,7 @@ cdef class QueueCore:
     cdef int _remember_gone(self, uint64_t seq) except -1
     cdef int settle_at(self, int lane_number, uint64_t index) except -1
     cdef QueueEntry *_find(self, uint64_t seq, Lane **lane, Block **block, uint64_t *index) noexcept
-    cpdef bint forget(self, uint64_t seq) except -1
+    cdef int _empty(self) except -1
 
 
 cdef int64_t expiry(int64_t now_ms, int64_t message_ttl, int64_t queue_ttl) noexcept

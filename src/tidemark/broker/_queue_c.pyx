@@ -5,11 +5,15 @@ lane's table stays until the blocks before it have gone too, so an index leads t
 steps, and a sequence in a binary search over the slots.
 """
 
+from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove, memset
 
 from tidemark.model._runs_c cimport TakenEntry
+
+import struct
 
 from tidemark.broker._queue_py import Entry
 
@@ -19,6 +23,8 @@ cdef enum:
     GONE = 2
 
 cdef int64_t NEVER = 1LL << 62
+
+DUMP_MAGIC = b"TMqueue1"
 
 
 cdef inline Block *block_of(Lane *lane, uint64_t index) noexcept:
@@ -141,11 +147,12 @@ cdef QueueEntry *lane_find(Lane *lane, uint64_t seq, Block **where, uint64_t *in
 cdef class QueueCore:
     """The messages of one queue. `Queue` derives from it and adds what is decided once a declare."""
 
+    LAYOUT = b"queue-c-1"
+
     def __init__(self, Arena arena, uint32_t number, bint durable, int priorities, list dirty):
         if self._lanes != NULL:
             raise RuntimeError("a queue is made once")
-        self.arena, self.number, self.durable, self._dirty = arena, number, durable, dirty
-        self.ttl_ms = -1
+        Target.__init__(self, arena, number, durable, dirty)
         self._lane_count = priorities + 1
         self._lanes = <Lane *>malloc(self._lane_count * sizeof(Lane))
         if self._lanes == NULL:
@@ -166,12 +173,6 @@ cdef class QueueCore:
     @property
     def lanes(self):
         return self._lane_count
-
-    cpdef touch(self):
-        """Something changed: the broker looks at this queue at the end of the turn."""
-        if not self.is_dirty:
-            self.is_dirty = True
-            self._dirty.append(self)
 
     cdef Lane *_lane(self, int number) except NULL:
         if not 0 <= number < self._lane_count:
@@ -440,7 +441,7 @@ cdef class QueueCore:
         self.put(seq, loc, size, priority, expires_ms, DURABLE | REDELIVERED, deliveries)
         self.published -= 1
 
-    def set_deliveries(self, uint64_t seq, uint16_t deliveries):
+    cpdef set_deliveries(self, uint64_t seq, uint16_t deliveries):
         """Recovery: a COUNTED record."""
         cdef Lane *lane
         cdef Block *block
@@ -449,7 +450,7 @@ cdef class QueueCore:
         if entry != NULL:
             entry.deliveries = deliveries
 
-    def relocate(self, uint64_t seq, uint64_t loc):
+    cpdef bint relocate(self, uint64_t seq, uint64_t loc) except -1:
         """Compaction moved the record of this entry. False if the entry is gone."""
         cdef Lane *lane
         cdef Block *block
@@ -474,13 +475,94 @@ cdef class QueueCore:
             raise KeyError(index)
         return Entry(e.seq, e.loc, e.size, e.expires_ms, e.flags, e.deliveries, e.state)
 
-    def clear(self):
-        """The queue is deleted: every entry ends, without a record (the catalog says it all)."""
+    # Checkpoints -----------------------------------------------------------------------------
+
+    def dump(self):
+        """What `load` needs to have these entries again: for each lane a head of two numbers and its blocks."""
+        cdef int number
+        cdef uint32_t slot
+        cdef uint64_t blocks
+        cdef Lane *lane
+        cdef Block *block
+        parts = [struct.pack("<8sIII", DUMP_MAGIC, sizeof(Block), sizeof(QueueEntry), self._lane_count)]
+        for number in range(self._lane_count):
+            lane = &self._lanes[number]
+            blocks = 0
+            head = len(parts)
+            parts.append(None)
+            for slot in range(lane.start, lane.end):
+                block = lane.slots[slot].block
+                if block != NULL:
+                    blocks += 1
+                    parts.append(PyMemoryView_FromMemory(<char *>block, sizeof(Block), PyBUF_READ))
+            parts[head] = struct.pack("<Q", blocks)
+        return parts
+
+    def load(self, parts):
+        """Become what `dump` saw, all of it ready. Of an empty list: become empty."""
+        cdef const uint8_t[::1] part
+        cdef const Block *block
+        cdef const QueueEntry *entry
+        cdef uint64_t blocks, b
+        cdef uint64_t published = self.published
+        cdef uint32_t i
+        cdef int number
+        self._empty()
+        if not parts:
+            return
+        each = iter(parts)
+        magic, block_bytes, entry_bytes, lanes = struct.unpack("<8sIII", next(each))
+        if (magic, block_bytes, entry_bytes) != (DUMP_MAGIC, sizeof(Block), sizeof(QueueEntry)):
+            raise ValueError("not the entries of a queue as this version writes them")
+        for number in range(lanes):
+            blocks, = struct.unpack("<Q", next(each))
+            for b in range(blocks):
+                part = next(each)
+                if part.shape[0] != sizeof(Block):
+                    raise ValueError("a block of entries is cut off")
+                block = <const Block *>&part[0]
+                if block.count > BLOCK_ENTRIES:
+                    raise ValueError("a block of entries is damaged")
+                for i in range(block.count):
+                    entry = &block.entries[i]
+                    if entry.state != GONE and entry.flags & DURABLE:
+                        self.arena._extent(entry.loc >> 32)
+                        self.put_entry(
+                            entry.seq, entry.loc, entry.size, number, entry.expires_ms,
+                            DURABLE | REDELIVERED, entry.deliveries,
+                        )
+        self.published = published
+
+    def drop_missing(self, gone):
+        """End every ready entry whose extent is one of `gone`, without a record. Returns how many."""
         cdef int number
         cdef uint32_t slot, i
         cdef Lane *lane
         cdef Block *block
+        missing = []
+        for number in range(self._lane_count):
+            lane = &self._lanes[number]
+            for slot in range(lane.start, lane.end):
+                block = lane.slots[slot].block
+                if block == NULL:
+                    continue
+                for i in range(block.count):
+                    if block.entries[i].state != GONE and (block.entries[i].loc >> 32) in gone:
+                        missing.append(block.entries[i].seq)
+        for seq in missing:
+            self.forget(seq)
+        return len(missing)
+
+    def clear(self):
+        """The queue is deleted: every entry ends, without a record (the catalog says it all)."""
         self.deleted = True
+        self._empty()
+
+    cdef int _empty(self) except -1:
+        cdef int number
+        cdef uint32_t slot, i
+        cdef Lane *lane
+        cdef Block *block
         for number in range(self._lane_count):
             lane = &self._lanes[number]
             for slot in range(lane.start, lane.end):
@@ -497,6 +579,7 @@ cdef class QueueCore:
             lane.next = lane.finish
         self._gone_count = 0
         self.ready = self.acquired = self.ready_bytes = self.acquired_bytes = self.expiring = 0
+        return 0
 
 
 cdef int64_t expiry(int64_t now_ms, int64_t message_ttl, int64_t queue_ttl) noexcept:

@@ -11,9 +11,12 @@ Invariant: `ready` and `acquired` are the numbers of entries in those states, `r
 
 from __future__ import annotations
 
+import json
 import struct
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
+from tidemark.broker._target_py import Target
 from tidemark.model._arena_py import EVERYTHING, Arena
 from tidemark.model._runs_py import Taken
 
@@ -48,48 +51,34 @@ class _Lane:
     end: int = 0
 
 
-class QueueCore:
+class QueueCore(Target):
     """The messages of one queue. `Queue` derives from it and adds what is decided once a declare."""
+
+    LAYOUT = b"queue-py-1"
+    """What `dump` writes; another one is not to be loaded."""
 
     def __init__(
         self, arena: Arena, number: int, durable: bool, priorities: int, dirty: list[QueueCore]
     ) -> None:
-        self.arena = arena
-        self.number = number
-        self.durable = durable
-        self.ttl_ms = -1
-        """x-message-ttl; -1 for none. Applies to messages put from now on."""
-        self.guarded = False
-        """A publish must ask first (a length limit that refuses, an own rule): no fast path."""
+        super().__init__(arena, number, durable, dirty)
         self.ready = 0
         self.acquired = 0
         self.ready_bytes = 0
         self.acquired_bytes = 0
-        self.published = 0
         self.delivered = 0
         self.settled = 0
         self.redelivered = 0
         self.expiring = 0
         """How many entries, ready or acquired, have a time to live."""
-        self.is_dirty = False
         self.waits_for = 0
         """The sequence that must be shown before `take` can go on; 0 if it waits for none."""
         self.is_hidden = False
-        self.deleted = False
-        """Set by `clear`: what consumers still hold of this queue can be settled or requeued in vain."""
-        self._dirty = dirty
         self._lanes = [_Lane() for _ in range(priorities + 1)]
         self._gone: list[int] = []
 
     @property
     def lanes(self) -> int:
         return len(self._lanes)
-
-    def touch(self) -> None:
-        """Something changed: the broker looks at this queue at the end of the turn."""
-        if not self.is_dirty:
-            self.is_dirty = True
-            self._dirty.append(self)
 
     # In ----------------------------------------------------------------------------------
 
@@ -326,15 +315,45 @@ class QueueCore:
         e = self._lanes[lane].entries[index]
         return Entry(e.seq, e.loc, e.size, e.expires_ms, e.flags, e.deliveries, e.state)
 
+    # Checkpoints -----------------------------------------------------------------------------
+
+    def dump(self) -> list[bytes]:
+        """What `load` needs to have these entries again."""
+        lanes = [
+            [
+                (e.seq, e.loc, e.size, e.expires_ms, e.flags, e.deliveries)
+                for e in lane.entries.values()
+                if e.flags & FLAG_DURABLE
+            ]
+            for lane in self._lanes
+        ]
+        return [json.dumps(lanes).encode()]
+
+    def load(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Become what `dump` saw, all of it ready. Of an empty list: become empty."""
+        self._empty()
+        lanes = json.loads(bytes(parts[0])) if parts else []
+        for number, entries in enumerate(lanes):
+            for seq, loc, size, expires_ms, _, deliveries in entries:
+                self.restore(seq, loc, size, number, expires_ms, deliveries)
+
+    def drop_missing(self, gone: Container[int]) -> int:
+        """End every ready entry whose extent is one of `gone`, without a record. Returns how many."""
+        missing = [e.seq for lane in self._lanes for e in lane.entries.values() if e.loc >> 32 in gone]
+        return sum(self.forget(seq) for seq in missing)
+
     def clear(self) -> None:
         """The queue is deleted: every entry ends, without a record (the catalog says it all)."""
+        self._empty()
+        self.deleted = True
+
+    def _empty(self) -> None:
         for lane in self._lanes:
             for entry in lane.entries.values():
                 self.arena.release(entry.loc, entry.size)
             lane.entries.clear()
             lane.next = lane.end
         self._gone.clear()
-        self.deleted = True
         self.ready = self.acquired = self.ready_bytes = self.acquired_bytes = self.expiring = 0
 
 

@@ -5,17 +5,21 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from tidemark.broker._queue_c cimport QueueCore
+from tidemark.broker._window_c cimport Window
 from tidemark.model._runs_c cimport Taken
 
 
 cdef class Holder:
-    """Whoever has acquired messages of one queue: a consumer, or a channel that used get."""
+    """Whoever has messages of one queue: a consumer, or a channel that used get; of a stream, with a window."""
 
-    cdef readonly QueueCore queue
+    cdef readonly object queue          # a QueueCore where there is no window
+    cdef readonly Window window
     cdef public int64_t unacked
 
-    def __init__(self, QueueCore queue not None):
-        self.queue = queue
+    def __init__(self, queue not None, Window window=None):
+        if window is None and not isinstance(queue, QueueCore):
+            raise TypeError(f"{type(queue).__name__} is no queue")
+        self.queue, self.window = queue, window
         self.unacked = 0
 
 
@@ -82,7 +86,7 @@ cdef class Unacked:
 
     def add(self, Holder holder not None, Taken taken not None):
         """Tags for these deliveries. Returns the first; the others follow it."""
-        cdef uint64_t first = self.last_tag + 1
+        cdef uint64_t first = self.last_tag + 1, ordinal
         cdef Py_ssize_t i
         cdef Outstanding *slot
         self._room(taken.count)
@@ -93,9 +97,27 @@ cdef class Unacked:
             slot.holder = <PyObject *>holder
             slot.index, slot.size, slot.lane = taken.entries[i].index, taken.entries[i].size, taken.lane
             self.bytes += slot.size
+        if holder.window is not None:
+            ordinal = holder.window.add_taken(taken)
+            for i in range(taken.count):
+                self._ring[(first + i) & (self._capacity - 1)].index = ordinal + i
         holder.unacked += taken.count
         self.count += taken.count
         return first
+
+    def add_boundary(self, Holder holder not None, uint64_t seq):
+        """A tag for a boundary that the consumer is told of. Returns it."""
+        cdef Outstanding *slot
+        cdef uint64_t ordinal = holder.window.add_boundary(seq, True)
+        self._room(1)
+        self.last_tag += 1
+        slot = &self._ring[self.last_tag & (self._capacity - 1)]
+        Py_INCREF(holder)
+        slot.holder = <PyObject *>holder
+        slot.index, slot.size, slot.lane = ordinal, 0, 0
+        holder.unacked += 1
+        self.count += 1
+        return self.last_tag
 
     cdef inline Outstanding *_slot(self, uint64_t tag) noexcept:
         """The ring's place for an outstanding tag; NULL if it is not one."""
@@ -143,7 +165,10 @@ cdef class Unacked:
             self.count -= 1
             self.bytes -= taken.size
             n += 1
-            holder.queue.settle_at(taken.lane, taken.index)
+            if holder.window is None:
+                (<QueueCore>holder.queue).settle_at(taken.lane, taken.index)
+            else:
+                holder.window.settle_at(taken.index)
         self._advance()
         return n
 

@@ -1,16 +1,23 @@
-"""The delivery tags of one channel: which entry of which queue each one stands for, until it is settled."""
+"""The delivery tags of one channel: which entry of which queue each one stands for, until it is settled.
+
+What a consumer of a stream is given is in its window: there the entry is an ordinal of the window.
+"""
 
 from __future__ import annotations
 
-from tidemark.broker._queue_py import QueueCore
+from typing import Any
+
+from tidemark.broker._window_py import Window
 from tidemark.model._runs_py import Taken
 
 
 class Holder:
-    """Whoever has acquired messages of one queue: a consumer, or a channel that used get."""
+    """Whoever has messages of one queue: a consumer, or a channel that used get; of a stream, with a window."""
 
-    def __init__(self, queue: QueueCore) -> None:
+    def __init__(self, queue: Any, window: Window | None = None) -> None:
         self.queue = queue
+        """A QueueCore, or with a window a stream."""
+        self.window = window
         self.unacked = 0
 
 
@@ -31,13 +38,24 @@ class Unacked:
     def add(self, holder: Holder, taken: Taken) -> int:
         """Tags for these deliveries. Returns the first; the others follow it."""
         first = self.last_tag + 1
-        for index, _, _, size, _, _ in taken:
+        ordinal = -1 if holder.window is None else holder.window.add(taken)
+        for position, (index, _, _, size, _, _) in enumerate(taken):
             self.last_tag += 1
-            self._tags[self.last_tag] = (holder, taken.lane, index, size)
+            place = index if ordinal < 0 else ordinal + position
+            self._tags[self.last_tag] = (holder, taken.lane, place, size)
             self.bytes += size
         holder.unacked += len(taken)
         self.count += len(taken)
         return first
+
+    def add_boundary(self, holder: Holder, seq: int) -> int:
+        """A tag for a boundary that the consumer is told of. Returns it."""
+        assert holder.window is not None
+        self.last_tag += 1
+        self._tags[self.last_tag] = (holder, 0, holder.window.add_boundary(seq, True), 0)
+        holder.unacked += 1
+        self.count += 1
+        return self.last_tag
 
     def accept(self, first: int, last: int) -> int:
         """Settle the outstanding tags first..last; (0, last) is 'all up to', (0, 0) 'all'.
@@ -47,7 +65,10 @@ class Unacked:
         """
         popped = self.pop(first, last)
         for holder, lane, index in popped:
-            holder.queue.settle(lane, index)
+            if holder.window is None:
+                holder.queue.settle(lane, index)
+            else:
+                holder.window.settle(index)
         return len(popped)
 
     def pop(self, first: int, last: int) -> list[tuple[Holder, int, int]]:

@@ -7,11 +7,13 @@ if PURE:
     from tidemark.broker._publisher_py import Publisher, Route
     from tidemark.broker._queue_py import QueueCore
     from tidemark.broker._restorer_py import Restorer
+    from tidemark.broker._target_py import Target
     from tidemark.broker._unacked_py import Holder, Unacked
 else:
     from tidemark.broker._publisher_c import Publisher, Route
     from tidemark.broker._queue_c import QueueCore
     from tidemark.broker._restorer_c import Restorer
+    from tidemark.broker._target_c import Target
     from tidemark.broker._unacked_c import Holder, Unacked
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "QueueCore",
     "Restorer",
     "Route",
+    "Target",
     "Unacked",
     "expiry_ms",
 ]

@@ -1,0 +1,1 @@
+from tidemark.broker._target_py import Target as Target

@@ -1,0 +1,67 @@
+"""What a route points to: a queue or a stream, as far as publishing and recovery must know it.
+
+A *target* has a number, by which records name it, and takes entries. `QueueCore` and `StreamCore` derive from
+it and say what becomes of an entry.
+
+Invariant: `is_dirty` is true exactly while the target is in the broker's list of what to look at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemark.model._arena_py import Arena
+
+
+class Target:
+    """Something that messages are put on."""
+
+    def __init__(self, arena: Arena, number: int, durable: bool, dirty: list[Any]) -> None:
+        self.arena = arena
+        self.number = number
+        self.durable = durable
+        self.ttl_ms = -1
+        """x-message-ttl; -1 for none. Applies to messages put from now on."""
+        self.guarded = False
+        """A publish must ask first (a length limit that refuses, an own rule): no fast path."""
+        self.keeps = False
+        """Every message goes to the journal, whatever its delivery mode (streams)."""
+        self.published = 0
+        self.is_dirty = False
+        self.deleted = False
+        """Set by `clear`: what consumers still hold of it can be settled or requeued in vain."""
+        self._dirty = dirty
+
+    def touch(self) -> None:
+        """Something changed: the broker looks at this target at the end of the turn."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._dirty.append(self)
+
+    def put(
+        self,
+        seq: int,
+        loc: int,
+        size: int,
+        priority: int,
+        expires_ms: int,
+        flags: int,
+        deliveries: int = 0,
+    ) -> None:
+        """Add an entry at the end. `seq` is above every other."""
+        raise NotImplementedError
+
+    def restore(self, seq: int, loc: int, size: int, priority: int, expires_ms: int, deliveries: int) -> None:
+        """Recovery: an entry as the journal has it."""
+        raise NotImplementedError
+
+    def forget(self, _seq: int) -> bool:
+        """Recovery: a SETTLED record names this entry. False if it is not here, as ever in a stream."""
+        return False
+
+    def set_deliveries(self, _seq: int, _deliveries: int) -> None:
+        """Recovery: a COUNTED record. Streams count no deliveries."""
+
+    def relocate(self, seq: int, loc: int) -> bool:
+        """The record of this entry lies elsewhere now. False if the entry is gone."""
+        raise NotImplementedError
