@@ -39,8 +39,9 @@ def record_rows(draw: st.DrawFn) -> bytes:
             st.sampled_from(["message", "message", "settled", "ranges", "counted", "takeover", "catalog"])
         )
         if kind == "message":
-            targets = tuple(draw(st.lists(st.integers(0, 5) | st.just(1 << 31), min_size=1, max_size=4)))
-            data += records.encode_message(
+            numbers = st.integers(0, 5) | st.sampled_from([0x7FFFFEFF, 0x7FFFFF00, 0x7FFFFFFF, 1 << 31])
+            targets = tuple(draw(st.lists(numbers, min_size=1, max_size=4)))
+            record = records.encode_message(
                 seq,
                 targets,
                 5,
@@ -52,6 +53,8 @@ def record_rows(draw: st.DrawFn) -> bytes:
                 draw(names),
                 draw(st.binary(max_size=40)),
             )
+            flags = record[5] | draw(st.sampled_from([0, records.TOMBSTONE]))
+            data += record[:5] + bytes([flags]) + record[6:]
             seq += len(targets)
             continue
         numbers = draw(st.lists(st.integers(1, 2000), max_size=5))
@@ -133,8 +136,10 @@ def test_the_same_frame_is_found_behind_damage(data: bytes, start: int) -> None:
     assert compiled.find(data, start, PLACE) == plain.find(data, start, PLACE)
 
 
-@given(record_rows(), st.sets(st.integers(1, 1020)), st.booleans(), st.booleans())
-def test_compaction_keeps_the_same_records(rows: bytes, held: set[int], ends: bool, any_live: bool) -> None:
+@given(record_rows(), st.sets(st.integers(1, 1020)), st.booleans(), st.booleans(), st.booleans())
+def test_compaction_keeps_the_same_records(
+    rows: bytes, held: set[int], ends: bool, any_live: bool, tombstones: bool
+) -> None:
     results = []
     for twin in (compiled, plain):
         frame, moves, asked = bytearray(b"before.."), [(9, 9, 9)], []
@@ -147,7 +152,12 @@ def test_compaction_keeps_the_same_records(rows: bytes, held: set[int], ends: bo
             asked.append((kind, seq, record))
             return ends
 
-        outcome = answer(twin.sift, rows, 0, len(rows), holds if any_live else None, keeps_end, frame, moves)
+        def keeps_tombstone(target: int, seq: int, asked: list[Any] = asked) -> bool:
+            asked.append((target, seq, "tombstone"))
+            return tombstones and target % 2 == 1
+
+        asks = (holds if any_live else None, keeps_end, keeps_tombstone)
+        outcome = answer(twin.sift, rows, 0, len(rows), *asks, frame, moves)
         results.append((outcome, frame, moves, asked))
     assert results[0] == results[1]
 

@@ -53,6 +53,29 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileDisk]:
     made.close()
 
 
+def test_a_file_that_is_mapped_shows_its_bytes_and_keeps_them_when_it_is_removed(disk: Disk) -> None:
+    disk.write("a", 0, b"hello" * 2000)
+    disk.sync("a")
+    mapped = disk.mapped("a")
+    disk.remove("a")
+    assert bytes(mapped) == b"hello" * 2000
+
+
+def test_what_is_written_to_mapped_bytes_does_not_reach_the_file(disk: Disk) -> None:
+    disk.write("a", 0, b"hello")
+    disk.sync("a")
+    mapped = disk.mapped("a")
+    mapped[0:1] = b"J"
+    assert bytes(mapped) == b"Jello"
+    assert disk.read("a", 0, 5) == b"hello"
+
+
+def test_an_empty_file_can_be_mapped(disk: Disk) -> None:
+    disk.write("a", 0, b"x")
+    disk.truncate("a", 0)
+    assert len(disk.mapped("a")) == 0
+
+
 def wait_for(disk: Disk, ticket: int) -> None:
     deadline = time.monotonic() + 10
     while disk.completed() < ticket:

@@ -39,13 +39,20 @@ class CatalogLog(Protocol):
 class Recovered(Protocol):
     """Takes the records of the journal at start, frame by frame, in the order they were written."""
 
-    def frame(self, extent: int, start: int, end: int) -> None: ...
+    def frame(self, extent: int, start: int, end: int, after_seq: int = 0) -> None:
+        """Apply the records in these bytes; of those up to `after_seq` only their places, the rest is known."""
 
 
 class Residents(Protocol):
-    """Whom compaction asks which messages are still needed."""
+    """Whom compaction asks which messages are still needed. A target is a queue or a stream."""
 
     def holds(self, queue: int, seq: int) -> bool: ...
+
+    def buries(self, number: int) -> bool:
+        """Whether this is a stream: a newer message with the same key supersedes an older one."""
+
+    def buried_seq(self) -> int:
+        """Everything that was superseded at or before this sequence, in whatever stream, has left its index."""
 
     def relocate(self, queue: int, seq: int, loc: int) -> bool:
         """The record of this entry lies elsewhere now. False if the entry is gone."""

@@ -18,3 +18,13 @@ class Sink(Protocol):
 
     def cancelled(self, consumer: Any) -> None:
         """The broker ended this consumer (its queue is gone)."""
+
+
+class StreamSink(Sink, Protocol):
+    """The same for who consumes from a stream: there is more to say than messages."""
+
+    def deliver_marker(self, consumer: Any, marker: Any) -> None:
+        """Tell the consumer that a snapshot ends here. It is outstanding like a message until it is acked."""
+
+    def deliver_reset(self, consumer: Any, seq: int) -> None:
+        """Tell the consumer that it could not go on from where it was and begins again behind `seq`."""

@@ -23,7 +23,7 @@ cdef extern from *:
 
 tidemark_crc_prepare()
 
-cdef uint32_t FIRST_TRANSIENT_NUMBER = 0x80000000
+cdef uint32_t FIRST_RESERVED_NUMBER = 0x7FFFFF00
 
 cdef enum:
     FRAME_BYTES = 64
@@ -31,6 +31,7 @@ cdef enum:
     MAGIC = 0x454D4454
     FLAG_END = 1
     RANGES = 1
+    TOMBSTONE = 2
     MESSAGE = 1
     SETTLED = 2
     COUNTED = 3
@@ -88,6 +89,9 @@ cdef struct Sums:
     uint64_t counted_bytes
     uint64_t settled_low
     uint64_t settled_high
+    uint64_t tombstones
+    uint64_t tombstone_bytes
+    uint64_t tombstone_high
     uint32_t queue_max
 
 
@@ -109,6 +113,10 @@ cdef void _merge(Sums *one, Sums *into) noexcept nogil:
         into.settled_low = one.settled_low
     if one.settled_high > into.settled_high:
         into.settled_high = one.settled_high
+    into.tombstones += one.tombstones
+    into.tombstone_bytes += one.tombstone_bytes
+    if one.tombstone_high > into.tombstone_high:
+        into.tombstone_high = one.tombstone_high
     if one.queue_max > into.queue_max:
         into.queue_max = one.queue_max
 
@@ -122,6 +130,9 @@ cdef int _add(Sums *sums, into) except -1:
     into.last_seq = max(into.last_seq, sums.last_seq)
     into.settled_low = min(into.settled_low, sums.settled_low)
     into.settled_high = max(into.settled_high, sums.settled_high)
+    into.tombstones += sums.tombstones
+    into.tombstone_bytes += sums.tombstone_bytes
+    into.tombstone_high = max(into.tombstone_high, sums.tombstone_high)
     into.queue_max = max(into.queue_max, sums.queue_max)
     return 0
 
@@ -180,8 +191,13 @@ cdef bint _survey(const uint8_t *data, uint64_t size, Sums *sums) noexcept nogil
             sums.messages += 1
             for i in range(head.targets):
                 memcpy(&queue, data + at + HEAD_BYTES + 4 * i, 4)
-                if sums.queue_max < queue < FIRST_TRANSIENT_NUMBER:
+                if sums.queue_max < queue < FIRST_RESERVED_NUMBER:
                     sums.queue_max = queue
+            if head.flags & TOMBSTONE:
+                sums.tombstones += 1
+                sums.tombstone_bytes += length
+                if seq > sums.tombstone_high:
+                    sums.tombstone_high = seq
         elif head.type == SETTLED or head.type == COUNTED:
             if head.type == SETTLED:
                 sums.settled_bytes += length
@@ -189,7 +205,7 @@ cdef bint _survey(const uint8_t *data, uint64_t size, Sums *sums) noexcept nogil
                 sums.counted_bytes += length
             memcpy(&queue, data + at + HEAD_BYTES, 4)
             memcpy(&count, data + at + HEAD_BYTES + 4, 4)
-            if sums.queue_max < queue < FIRST_TRANSIENT_NUMBER:
+            if sums.queue_max < queue < FIRST_RESERVED_NUMBER:
                 sums.queue_max = queue
             pairs = head.type == COUNTED or head.spare & RANGES
             for i in range(count):
@@ -274,7 +290,7 @@ def seal(
 
 def sift(
     const uint8_t[::1] data not None, Py_ssize_t start, Py_ssize_t end, holds, keeps_end,
-    bytearray frame not None, list moves not None,
+    keeps_tombstone, bytearray frame not None, list moves not None,
 ):
     """Copy the records in these bytes that are still needed to the end of `frame`."""
     cdef uint64_t seq = 0, length
@@ -282,7 +298,8 @@ def sift(
     cdef uint32_t queue, index, kept
     cdef Py_ssize_t offset
     cdef const uint8_t *at
-    cdef uint8_t *copy
+    cdef bint tombstone
+    cdef list unneeded
     if end > data.shape[0] or start < 0:
         raise ValueError("a record is cut off")
     # A record that does not hold together is found before anything is copied.
@@ -297,26 +314,29 @@ def sift(
         head = <const RecordHead *>at
         start += head.length
         if head.type == MESSAGE:
-            if holds is None:
+            tombstone = head.flags & TOMBSTONE
+            if holds is None and not tombstone:
                 continue
             kept = 0
+            unneeded = None
             offset = len(frame)
             for index in range(head.targets):
                 memcpy(&queue, at + HEAD_BYTES + 4 * index, 4)
-                if queue and holds(queue, head.seq + index):
+                if queue and holds is not None and holds(queue, head.seq + index):
                     moves.append((queue, head.seq + index, offset))
                     kept += 1
+                elif queue and tombstone and keeps_tombstone(queue, head.seq + index):
+                    kept += 1
+                elif unneeded is None:
+                    unneeded = [index]
+                else:
+                    unneeded.append(index)
             if kept == 0:
                 continue
             frame += at[:head.length]
-            if kept < head.targets:
-                copy = <uint8_t *>PyByteArray_AS_STRING(frame) + offset + HEAD_BYTES
-                kept = len(moves) - kept
-                for index in range(head.targets):
-                    if kept < <uint32_t>len(moves) and moves[kept][1] == head.seq + index:
-                        kept += 1
-                    else:
-                        memset(copy + 4 * index, 0, 4)
+            if unneeded is not None:
+                for index in unneeded:
+                    memset(<uint8_t *>PyByteArray_AS_STRING(frame) + offset + HEAD_BYTES + 4 * index, 0, 4)
         elif head.type == SETTLED or head.type == COUNTED:
             record = at[:head.length]
             if keeps_end(head.type, head.seq, record):

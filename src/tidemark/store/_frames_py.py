@@ -31,8 +31,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidemark.model.records import HEAD, HEAD_BYTES, RANGES, RecordType
-from tidemark.model.wiring import FIRST_TRANSIENT_NUMBER
+from tidemark.model.records import HEAD, HEAD_BYTES, RANGES, TOMBSTONE, RecordType
+from tidemark.model.wiring import FIRST_RESERVED_NUMBER
 
 Buffer = bytes | bytearray | memoryview
 
@@ -85,8 +85,18 @@ class Survey:
     settled_low: int = NO_SEQ
     """The lowest and highest sequence that SETTLED and COUNTED records speak of."""
     settled_high: int = 0
+    tombstones: int = 0
+    """Messages that say that a key is deleted, and their size."""
+    tombstone_bytes: int = 0
+    tombstone_high: int = 0
+    """The highest sequence of one."""
     queue_max: int = 0
-    """The highest number of a durable queue that is named."""
+    """The highest number of a durable queue that is named; reserved numbers do not count."""
+
+    @property
+    def ends_bytes(self) -> int:
+        """What may be needed although nobody points to it."""
+        return self.settled_bytes + self.counted_bytes + self.tombstone_bytes
 
 
 @dataclass(slots=True)
@@ -184,15 +194,19 @@ def survey(data: Buffer, start: int, end: int, into: Survey) -> None:
         if kind == RecordType.MESSAGE:
             into.messages += 1
             numbers = struct.unpack_from(f"<{targets}I", view, at + HEAD_BYTES)
-            durable = (number for number in numbers if number < FIRST_TRANSIENT_NUMBER)
+            durable = (number for number in numbers if number < FIRST_RESERVED_NUMBER)
             into.queue_max = max(into.queue_max, *durable, 0)
+            if view[at + 5] & TOMBSTONE:
+                into.tombstones += 1
+                into.tombstone_bytes += length
+                into.tombstone_high = max(into.tombstone_high, seq + targets - 1)
         elif kind in (RecordType.SETTLED, RecordType.COUNTED):
             if kind == RecordType.SETTLED:
                 into.settled_bytes += length
             else:
                 into.counted_bytes += length
             queue, count = struct.unpack_from("<II", view, at + HEAD_BYTES)
-            if queue < FIRST_TRANSIENT_NUMBER:
+            if queue < FIRST_RESERVED_NUMBER:
                 into.queue_max = max(into.queue_max, queue)
             pairs = kind == RecordType.COUNTED or view[at + 41] & RANGES
             numbers = struct.unpack_from(f"<{count * (2 if pairs else 1)}Q", view, at + HEAD_BYTES + 8)
@@ -235,6 +249,9 @@ def merge(one: Survey, into: Survey) -> None:
     into.counted_bytes += one.counted_bytes
     into.settled_low = min(into.settled_low, one.settled_low)
     into.settled_high = max(into.settled_high, one.settled_high)
+    into.tombstones += one.tombstones
+    into.tombstone_bytes += one.tombstone_bytes
+    into.tombstone_high = max(into.tombstone_high, one.tombstone_high)
     into.queue_max = max(into.queue_max, one.queue_max)
 
 
@@ -244,14 +261,16 @@ def sift(
     end: int,
     holds: Callable[[int, int], bool] | None,
     keeps_end: Callable[[int, int, bytes], bool],
+    keeps_tombstone: Callable[[int, int], bool],
     frame: bytearray,
     moves: list[tuple[int, int, int]],
 ) -> None:
     """Copy the records in these bytes that are still needed to the end of `frame`.
 
-    A MESSAGE is needed if one of its queues `holds(queue, sequence)` it (None: no queue holds any); targets
-    that do not are set to queue 0, and `moves` gets (queue, sequence, offset in `frame`) of those that do. Of
-    other records SETTLED and COUNTED are needed if `keeps_end(type, sequence, record)` says so.
+    A MESSAGE is needed if one of its targets `holds(target, sequence)` it (None: none holds any); `moves` gets
+    (target, sequence, offset in `frame`) of those that do. A tombstone is needed, too, by a target for which
+    `keeps_tombstone(target, sequence)` says so. Targets that need it neither way are set to 0. Of other
+    records SETTLED and COUNTED are needed if `keeps_end(type, sequence, record)` says so.
 
     Raises:
         ValueError: as `walk`.
@@ -261,19 +280,20 @@ def sift(
         record = bytes(view[at : at + length])
         offset = len(frame)
         if kind == RecordType.MESSAGE:
-            if holds is None:
+            tombstone = record[5] & TOMBSTONE
+            if holds is None and not tombstone:
                 continue
-            queues = struct.unpack_from(f"<{targets}I", record, HEAD_BYTES)
-            held = [queue != 0 and holds(queue, seq + index) for index, queue in enumerate(queues)]
-            if not any(held):
+            unneeded = []
+            for index, queue in enumerate(struct.unpack_from(f"<{targets}I", record, HEAD_BYTES)):
+                if queue and holds is not None and holds(queue, seq + index):
+                    moves.append((queue, seq + index, offset))
+                elif not (queue and tombstone and keeps_tombstone(queue, seq + index)):
+                    unneeded.append(offset + HEAD_BYTES + 4 * index)
+            if len(unneeded) == targets:
                 continue
             frame += record
-            for index, queue in enumerate(queues):
-                if held[index]:
-                    moves.append((queue, seq + index, offset))
-                else:
-                    where = offset + HEAD_BYTES + 4 * index
-                    frame[where : where + 4] = bytes(4)
+            for where in unneeded:
+                frame[where : where + 4] = bytes(4)
         elif kind in (RecordType.SETTLED, RecordType.COUNTED) and keeps_end(kind, seq, record):
             frame += record
 

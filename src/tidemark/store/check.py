@@ -2,7 +2,7 @@
 
 It only reads. Damage is what recovery would call damage; a torn tail is not, since nobody was promised it.
 Beyond what recovery looks at, the check follows the records: sequences rise through the whole log, every
-record of an end speaks of a sequence below its own, and the wiring is JSON.
+record of an end speaks of a sequence below its own, and the wiring is JSON. Checkpoints are read and checked, too.
 
 Invariant: a store of which `check_store` finds nothing recovers without an error.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tidemark.errors import StoreForeign
 from tidemark.model import records
 from tidemark.ports import Disk
+from tidemark.store import checkpoint
 from tidemark.store.frames import FRAME_BYTES, NO_SEQ, Survey, survey, walk
 from tidemark.store.recovery import Chunk, Replay
 from tidemark.store.segment import CATALOG_PREFIX, JOURNAL_PREFIX
@@ -70,6 +71,13 @@ def check_store(
     names: dict[int, str] = {}
     yield from _check_log(disk, CATALOG_PREFIX, status, lambda _: None, summary, names)
     yield from _check_log(disk, JOURNAL_PREFIX, status, queue_name or names.get, summary, names)
+    for name in disk.list(checkpoint.PREFIX):
+        try:
+            checkpoint.read(disk, name, bytes.fromhex(status.store))
+        except checkpoint.Unusable as problem:
+            yield Finding(
+                name, 0, f"{problem}; no message is affected, the next start reads the whole journal"
+            )
 
 
 def _check_log(

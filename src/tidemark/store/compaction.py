@@ -6,12 +6,19 @@
     move      queue entries are told the new places, some thousand at a time
     drop      the old files are nobody's any more
 
-A MESSAGE is needed while one of its queues holds it; targets that are gone become queue 0, which nobody
+A MESSAGE is needed while one of its targets holds it; targets that are gone become queue 0, which nobody
 has. The record of an end (SETTLED) is needed while an older segment, not compacted since, may hold what it
-speaks of; COUNTED while its queue holds one of its messages. A kill at any point leaves a temporary file,
-or old segments that are hidden: recovery removes both.
+speaks of; COUNTED while its queue holds one of its messages. A tombstone that its stream holds no more is
+needed, with its target named, while its own or an older segment may hold a version of its key: until each
+was compacted at a time when everything that the tombstone superseded had left the index (`buried_upto`;
+a pin may keep an old version long after). A kill at any point leaves a temporary file, or old segments that
+are hidden: recovery removes both.
 
-Invariant: at every moment a restart would find each message that a queue holds, and none whose end is durable.
+Tombstones that wait for older segments are waste. When they take as much room as compaction would allow the
+older segments to waste, these are rewritten, however full of life they are, and the tombstones can go.
+
+Invariant: at every moment a restart would find each message that a queue or stream holds, and none whose end
+is durable.
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.errors import CorruptRecord, DiskFull
 from tidemark.model import records
-from tidemark.model.arena import JOURNAL
+from tidemark.model.arena import EVERYTHING, JOURNAL
 from tidemark.ports import Residents
 from tidemark.store.frames import END, FRAME, FRAME_BYTES, NO_SEQ, Survey, seal, sift, survey
 from tidemark.store.pager import Place
@@ -40,6 +47,8 @@ LOOK_AT_EXTENTS = 256
 INPUTS_MAX = 8
 RETRY_MS = 1000
 """How long to wait after the disk was full."""
+LOOK_AGAIN_MS = 1000
+"""How often to look for tombstones that wait for older segments."""
 
 SMALL = 16
 """A segment that needs less than this fraction of the usual size is merged with its like."""
@@ -66,6 +75,8 @@ class Job:
     frame: bytearray = field(default_factory=lambda: bytearray(FRAME_BYTES))
     frame_moves: list[tuple[int, int, int]] = field(default_factory=list)
     previous: int = 0
+    idle: int = 0
+    """Tombstones that were kept although no stream holds them."""
     unsynced: int = 0
     pieces: list[tuple[int, int, int]] = field(default_factory=list)
     """(offset, length, previous checksum) of what will be extents."""
@@ -86,11 +97,18 @@ class Compactor:
         self._allowance = 0
         self._retry_ms = 0
         self._use_reserve = False
+        self._buried = 0
+        """What was superseded up to here had left the index when segments were looked at last."""
+        self._looked_ms = 0
 
     def busy_with(self, segment: Segment) -> bool:
         return self._job is not None and (
             segment is self._job.output or any(segment is other for other in self._job.inputs)
         )
+
+    @property
+    def moving(self) -> bool:
+        return self._job is not None and self._job.phase is Phase.MOVE
 
     def step(self, residents: Residents, now_ms: int, budget_bytes: int) -> None:
         """Go on for about `budget_bytes` of input, within the limit per second."""
@@ -103,7 +121,7 @@ class Compactor:
         if now_ms < self._retry_ms:
             return
         if self._job is None:
-            self._job = self._choose(now_ms)
+            self._job = self._choose(residents, now_ms)
         job = self._job
         if job is None:
             return
@@ -127,10 +145,14 @@ class Compactor:
 
     # Choosing ----------------------------------------------------------------------------------
 
-    def _choose(self, now_ms: int) -> Job | None:
+    def _choose(self, residents: Residents, now_ms: int) -> Job | None:
         """Look at some segments for garbage, going round; neighbours are taken together."""
         journal = self._journal
         segments = journal.segments
+        self._buried = min(residents.buried_seq(), journal.last_seq)
+        blocking = self._blocks_tombstones(now_ms)
+        if blocking is not None:
+            return self._begin([blocking], now_ms)
         looked = 0
         for _ in range(len(segments)):
             if looked > LOOK_AT_EXTENTS:
@@ -150,10 +172,42 @@ class Compactor:
                 return self._begin(inputs, now_ms)
         return None
 
+    def _blocks_tombstones(self, now_ms: int) -> Segment | None:
+        """A segment to rewrite because too many tombstones that nobody holds wait for it and its like."""
+        journal = self._journal
+        if journal.full or 0 <= now_ms - self._looked_ms < LOOK_AGAIN_MS:
+            return None
+        self._looked_ms = now_ms
+        waste = highest = blocking = 0
+        lowest = EVERYTHING
+        blockers: list[Segment] = []
+        for segment in journal.segments:
+            high = segment.survey.tombstone_high
+            empty = segment.empty == len(segment.extents)
+            idle = segment.survey.tombstone_bytes if empty else segment.idle_bytes
+            if segment.sealed and idle and lowest < high <= self._buried:
+                # What was seen so far is older.
+                waste += idle
+                highest = max(highest, high)
+                blocking = len(blockers)
+            if segment.survey.messages:
+                lowest = min(lowest, segment.buried_upto)
+                blockers.append(segment)
+        blockers = [segment for segment in blockers[:blocking] if segment.buried_upto < highest]
+        cost = sum(segment.used for segment in blockers)
+        if not blockers or waste * 100 < cost * journal.config.compact_garbage_percent:
+            return None
+        if not all(self._can_be_rewritten(segment) for segment in blockers):
+            return None
+        return blockers[0]
+
+    def _can_be_rewritten(self, segment: Segment) -> bool:
+        return segment.sealed and not segment.damaged and segment.ticket <= self._journal.completed_ticket
+
     def _worthwhile(self, segment: Segment, now_ms: int) -> int | None:
         """About how many bytes a rewrite would keep; None if the segment is better left alone."""
         journal = self._journal
-        if not segment.sealed or segment.damaged or segment.ticket > journal.completed_ticket:
+        if not self._can_be_rewritten(segment):
             return None
         live = live_bytes = 0
         for number in segment.extents:
@@ -173,15 +227,17 @@ class Compactor:
 
     def _estimate(self, segment: Segment, live: int, live_bytes: int) -> int:
         found = segment.survey
-        average = (segment.used - HEAD_BYTES - found.settled_bytes - found.counted_bytes) // max(
-            found.messages, 1
-        )
-        estimate = live * average
+        plain = found.messages - found.tombstones
+        average = (segment.used - HEAD_BYTES - found.ends_bytes) // max(plain, 1)
+        # Which of the entries are tombstones is not known here; they are the smaller ones.
+        estimate = min(live, plain) * average
+        if live > plain:
+            estimate += (live - plain) * found.tombstone_bytes // max(found.tombstones, 1)
         if not segment.compacted:
             # Bodies of uneven size. A compacted segment is not judged by this: a wrong guess would have it
             # rewritten for ever.
             estimate = min(estimate, live_bytes + live * MESSAGE_OVERHEAD)
-        needed = self._journal.needed_bytes(segment)
+        needed = self._journal.needed_bytes(segment, self._buried if live else EVERYTHING)
         if segment.compacted and live:
             # Delivery counts go along with their messages.
             needed = max(needed, found.counted_bytes)
@@ -206,6 +262,7 @@ class Compactor:
             store=journal.files.store,
             base_seq=inputs[0].base_seq,
             compacted_upto=journal.last_seq,
+            buried_upto=self._buried,
             start=inputs[-1].start,
             salt=journal.files.salt(),
             made_ms=now_ms,
@@ -253,10 +310,15 @@ class Compactor:
             queue, counts = records.decode_counted(record)
             return any(residents.holds(queue, message) for message, _ in counts)
 
+        def keeps_tombstone(target: int, seq: int) -> bool:
+            needed = residents.buries(target) and self._may_be_undone(job, seq)
+            job.idle += needed
+            return needed
+
         at = 0
         while at < info.used:
             end = at + FRAME.unpack_from(data, at)[2]
-            sift(data, at + FRAME_BYTES, end, holds, keeps_end, job.frame, job.frame_moves)
+            sift(data, at + FRAME_BYTES, end, holds, keeps_end, keeps_tombstone, job.frame, job.frame_moves)
             if len(job.frame) >= journal.extent_bytes:
                 self._write_frame(job, now_ms)
             at = end
@@ -276,6 +338,17 @@ class Compactor:
                 and older.survey.first_seq <= found.settled_high
                 and older.last_seq >= found.settled_low
             ):
+                return True
+        return False
+
+    def _may_be_undone(self, job: Job, seq: int) -> bool:
+        """Whether this or an older segment may hold what the tombstone with this sequence superseded."""
+        if job.output.buried_upto < seq:
+            return True
+        for older in self._journal.segments:
+            if older.id >= job.output.id:
+                return False
+            if older.survey.messages and older.buried_upto < seq:
                 return True
         return False
 
@@ -334,6 +407,7 @@ class Compactor:
         output = job.output
         journal.files.disk.rename(job.temporary, output.name)
         output.size, output.sealed = output.used, True
+        output.idle_bytes = job.idle * output.survey.tombstone_bytes // max(output.survey.tombstones, 1)
         journal.segments[at : at + len(job.inputs)] = [output]
         for offset, length, previous in job.pieces:
             number = journal.arena.adopt_extent(JOURNAL, length)

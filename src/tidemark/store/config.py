@@ -27,6 +27,10 @@ class StoreConfig:
         5, "How long the record of an acknowledgement may wait for others to share its sync."
     )
     catalog_bytes: int = setting(MiB, "Size of a file of the catalog log.")
+    checkpoint_bytes: int = setting(
+        256 * MiB, "Journal after which a checkpoint is written, so that a start reads less; 0 for none."
+    )
+    checkpoint_wait_ms: int = setting(5000, "At least so long from one checkpoint to the next.")
     on_corruption: Literal["refuse", "skip"] = setting(
         "refuse", "Damaged records at start: refuse to start, or report them and serve the rest."
     )
@@ -54,5 +58,9 @@ class StoreConfig:
             raise ConfigError(key="store.compact_quiet_ms", problem="must not be negative")
         if not 0 <= self.ack_patience_ms <= 1000:
             raise ConfigError(key="store.ack_patience_ms", problem="must be 0 to 1000")
+        if self.checkpoint_bytes < 0:
+            raise ConfigError(key="store.checkpoint_bytes", problem="must not be negative")
+        if self.checkpoint_wait_ms < 0:
+            raise ConfigError(key="store.checkpoint_wait_ms", problem="must not be negative")
         if self.compact_bytes_per_s < 1:
             raise ConfigError(key="store.compact_bytes_per_s", problem="must be above 0")

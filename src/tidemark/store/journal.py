@@ -26,19 +26,23 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import CorruptRecord, DiskFailed, DiskFull
 from tidemark.model import records
-from tidemark.model.arena import JOURNAL, Arena, Writer
-from tidemark.ports import Disk, Recovered, Residents
+from tidemark.model.arena import EVERYTHING, JOURNAL, Arena, Writer
+from tidemark.ports import Apart, Disk, Image, Recovered, Residents
+from tidemark.store import checkpoint
+from tidemark.store.checkpoint import Adoption, Checkpointer, Inline
 from tidemark.store.compaction import Compactor
 from tidemark.store.config import StoreConfig
 from tidemark.store.files import StoreFiles
-from tidemark.store.frames import END, FRAME_BYTES, NO_SEQ, Survey, seal
+from tidemark.store.frames import END, FRAME_BYTES, Survey, seal
 from tidemark.store.pager import Pager, Place
 from tidemark.store.recovery import Damage, Replay, Torn
-from tidemark.store.segment import HEAD_BYTES, JOURNAL_PREFIX, Barrier, Segment
+from tidemark.store.segment import HEAD_BYTES, JOURNAL_PREFIX, Barrier, Segment, with_history
 
 SMALLEST_RECORD = records.HEAD_BYTES
 FIRST_BYTES = 4 << 20
 """The first segment of a start is small, so that starting is quick."""
+RECOVERY_CACHE_BYTES = 16 << 20
+"""Messages that a start reads stay in memory up to this: fresh memory takes longer than reading them again later."""
 IDLE_MS = 50
 """When nothing was written for so long, a frame without records says how far the log is durable."""
 
@@ -61,6 +65,12 @@ class RecoveryReport:
     """The highest queue number that the journal names: new queues must get higher ones."""
     torn: Torn | None
     damage: list[Damage] = field(default_factory=list)
+    checkpoint: str = ""
+    """The checkpoint that was used. Frames, records and bytes count what was read beside it."""
+    dropped: int = 0
+    """Entries of the checkpoint whose messages had ended and left the disk since."""
+    unusable: list[str] = field(default_factory=list)
+    """Checkpoints that were there and could not be used, and why."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,6 +86,7 @@ class JournalStatistics:
     """Frames that are on their way to the disk."""
     compactions: int
     compacted_bytes: int
+    checkpoints: int
     pages_in: int
     pages_out: int
     spilled: int
@@ -95,10 +106,12 @@ class Journal(Writer):
         files: StoreFiles | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
         wiring_first: Callable[[int], bool] = lambda _: True,
+        apart: Apart | None = None,
     ) -> None:
         """`files` is shared with the catalog log (`Store` does that); alone, the journal makes its own.
 
-        `wiring_first(now_ms)` hands the wiring that is not on its way yet to the disk; False: it has no room.
+        Checkpoints are written `apart`, or here and now without it. `wiring_first(now_ms)` hands the wiring that is
+        not on its way yet to the disk; False: it has no room.
         """
         super().__init__(arena, JOURNAL, config.extent_bytes)
         self.config = config
@@ -149,6 +162,7 @@ class Journal(Writer):
         self._records = 0
         self._bytes = 0
         self._compactor = Compactor(self)
+        self.checkpointer = Checkpointer(self, apart or Inline(disk))
 
     # Writing ---------------------------------------------------------------------------------
 
@@ -226,7 +240,7 @@ class Journal(Writer):
                 and 0 <= now_ms - self._patient_since_ms < self.config.ack_patience_ms
             ):
                 return
-            self._seal(self.arena.next_seq - 1)
+            self._records_place = self._close_frame(self.arena.next_seq - 1)
         self.hurry = False
         self._flushes += 1
 
@@ -236,10 +250,10 @@ class Journal(Writer):
         `upto` is the sequence that is durable with it, if that is more than its own last one.
         """
         if self._filled():
-            self._close_frame(upto)
-            self._records_place = self.end
+            self._records_place = self._close_frame(upto)
 
-    def _close_frame(self, upto: int) -> None:
+    def _close_frame(self, upto: int) -> int:
+        """Close the frame that is being filled and submit it. Returns the place where it ends."""
         end = self.used
         place = self._place
         assert place is not None
@@ -247,15 +261,15 @@ class Journal(Writer):
         view = self.arena.extent_bytes(self.number, self._frame_start, end)
         offset = place.offset + self._frame_start
         survey = segment.survey
-        before, ends = survey.records, survey.settled_bytes + survey.counted_bytes
+        before, ends = survey.records, survey.ends_bytes
         self._previous, last_seq = seal(
             view, segment.place(offset), self._now_ms, self._durable_place, self._previous, 0, survey
         )
         self._claimed_place = self._durable_place
         self._records += survey.records - before
-        place.ends = place.ends or survey.settled_bytes + survey.counted_bytes > ends
+        place.ends = place.ends or survey.ends_bytes > ends
         self._sealed_seq = max(self._sealed_seq, last_seq, upto)
-        self._submit(segment, offset, view, self._sealed_seq)
+        end_place = self._submit(segment, offset, view, self._sealed_seq)
         place.used, place.ticket = end, segment.ticket
         self._frame_start = end
         self._patient_bytes = 0
@@ -263,8 +277,10 @@ class Journal(Writer):
             self.used = end + FRAME_BYTES
         else:
             self.capacity = end
+        return end_place
 
-    def _submit(self, segment: Segment, offset: int, data: memoryview | bytes, last_seq: int) -> None:
+    def _submit(self, segment: Segment, offset: int, data: memoryview | bytes, last_seq: int) -> int:
+        """Hand a frame to the disk. Returns the place where it ends."""
         try:
             segment.ticket = self.files.submit(segment.name, offset, data)
         except DiskFailed as problem:
@@ -274,7 +290,9 @@ class Journal(Writer):
         self._written_ms = self._now_ms
         self._frames += 1
         self._bytes += len(data)
-        self._waiting.append((segment.ticket, last_seq, segment.place(segment.used)))
+        end_place = segment.place(segment.used)
+        self._waiting.append((segment.ticket, last_seq, end_place))
+        return end_place
 
     # Extents and segments ------------------------------------------------------------------------
 
@@ -392,12 +410,66 @@ class Journal(Writer):
             barrier.ticket = self.files.last_ticket
         return self.completed_ticket >= barrier.ticket
 
+    # Checkpoints ---------------------------------------------------------------------------------
+
+    def seal_for_checkpoint(self, now_ms: int) -> int | None:
+        """Close the frame, whoever may be patient. Returns the place up to which memory has what is in the journal;
+        None if that cannot be said now."""
+        if self.failed is not None or self.full or self.moving or not self._wiring_first(now_ms):
+            return None
+        self.hurry = True
+        self.flush(now_ms)
+        return self.end
+
+    @property
+    def moving(self) -> bool:
+        """Compaction is telling entries their new places: some point into segments that are no longer ours."""
+        return self._compactor.moving
+
+    @property
+    def last_crc(self) -> int:
+        """The checksum of the last frame."""
+        return self._previous
+
+    @property
+    def bytes_written(self) -> int:
+        """What went into the journal since the start."""
+        return self._bytes
+
+    @property
+    def written_ms(self) -> int:
+        return self._written_ms
+
+    def _adopt(self, replay: Replay, image: Image, unusable: list[str]) -> Adoption | None:
+        """Take up the newest checkpoint that can be used."""
+        for name in reversed(self._disk.list(checkpoint.PREFIX)):
+            try:
+                found = checkpoint.read(self._disk, name, self.files.store)
+                adoption = Adoption(found, self, image)
+                adoption.take_up(replay.segments)
+            except checkpoint.Unusable as problem:
+                unusable.append(f"{name}: {problem}")
+                self.files.remove_quietly(name)
+                continue
+            replay.resume(found.place, found.last_crc)
+            for other in self._disk.list(checkpoint.PREFIX):
+                if other != name:
+                    self.files.remove_quietly(other)
+            return adoption
+        return None
+
     # Start and stop ------------------------------------------------------------------------------
 
     def recover(
-        self, into: Recovered, now_ms: int, queue_name: Callable[[int], str | None] = lambda _: None
+        self,
+        into: Recovered,
+        now_ms: int,
+        queue_name: Callable[[int], str | None] = lambda _: None,
+        image: Image | None = None,
     ) -> RecoveryReport:
         """Give every record to `into`, in the order they were written; then open a new history.
+
+        With an `image` a checkpoint is used if there is one, and only what came after it is read.
 
         Raises:
             CorruptRecord: something that had been durable is damaged, and `store.on_corruption` is "refuse".
@@ -416,21 +488,29 @@ class Journal(Writer):
             chunk_bytes=self.config.extent_bytes,
             queue_name=queue_name,
         )
-        size = count = 0
+        size = count = dropped = after_seq = 0
+        unusable: list[str] = []
+        adoption = self._adopt(replay, image, unusable) if image is not None else None
+        if adoption is not None:
+            after_seq = adoption.last_seq
+            self.arena.next_seq = max(self.arena.next_seq, after_seq + 1)
         for chunk in replay.chunks():
             number = self.arena.adopt_extent(JOURNAL, len(chunk.data))
-            ends = bool(chunk.survey.settled_bytes + chunk.survey.counted_bytes)
+            ends = chunk.survey.ends_bytes > 0
             place = Place(chunk.segment, chunk.offset, len(chunk.data), chunk.previous, ends=ends)
             self.pager.add(number, place, resident=True)
             chunk.segment.extents.append(number)
             self.arena.load_extent(number, chunk.data)
             for start, end in chunk.frames:
                 if end - start > FRAME_BYTES:
-                    into.frame(number, start + FRAME_BYTES, end)
+                    into.frame(number, start + FRAME_BYTES, end, after_seq)
             size += len(chunk.data)
             count += chunk.survey.records
-            self.pager.trim(0)
+            self.pager.trim(0, RECOVERY_CACHE_BYTES)
+        if adoption is not None:
+            dropped = adoption.finish()
         replay.finish(self.files, now_ms)
+        self.checkpointer.started(size, now_ms)
         self.segments = replay.segments
         self.next_id = replay.highest_id + 1
         last_seq = max((segment.last_seq for segment in self.segments), default=0)
@@ -455,6 +535,9 @@ class Journal(Writer):
             queue_max=max((segment.survey.queue_max for segment in self.segments), default=0),
             torn=replay.torn,
             damage=replay.damage,
+            checkpoint=adoption.checkpoint.name if adoption is not None else "",
+            dropped=dropped,
+            unusable=unusable,
         )
 
     def _take_stock(self) -> None:
@@ -470,7 +553,7 @@ class Journal(Writer):
         history = self.files.random_bytes(16)
         newest = max(self.segments, key=lambda segment: (segment.start, segment.id), default=None)
         older = newest.histories if newest else []
-        self.histories = [(history, self.arena.next_seq), *older]
+        self.histories = with_history(older, history, self.arena.next_seq)
         segment = self._new_segment(min(self.config.segment_bytes // 2, FIRST_BYTES))
         self.files.make(segment, reserve=True)
         self.segments.append(segment)
@@ -613,21 +696,31 @@ class Journal(Writer):
             self.pager.remove(number)
         segment.extents.clear()
 
-    def needed_bytes(self, segment: Segment) -> int:
-        """How much of its SETTLED and COUNTED records is needed, because older segments hold what they speak of."""
+    def needed_bytes(self, segment: Segment, buried: int = EVERYTHING) -> int:
+        """How much of its SETTLED and COUNTED records and of its tombstones is needed, because older segments may
+        hold what they speak of; or its own rewritten form, if what was superseded has left the index only up to
+        `buried`."""
         survey = segment.survey
-        if survey.settled_low == NO_SEQ:
-            return 0
         settled = counted = 0
+        tombstones = survey.tombstone_bytes if buried < survey.tombstone_high else 0
+        if survey.ends_bytes == 0:
+            return 0
         for older in self.segments:
             if older.id >= segment.id:
                 break
+            if not older.survey.messages:
+                continue
+            # While the files that it was made from are there, a compacted segment counts as one of them.
+            busy = self._compactor.busy_with(older)
             if older.survey.first_seq <= survey.settled_high and older.last_seq >= survey.settled_low:
                 counted = survey.counted_bytes
-                if older.compacted_upto < segment.last_seq:
+                if busy or older.compacted_upto < segment.last_seq:
                     settled = survey.settled_bytes
-                    break
-        return settled + counted
+            if busy or older.buried_upto < survey.tombstone_high:
+                tombstones = survey.tombstone_bytes
+            if settled + counted + tombstones == survey.ends_bytes:
+                break
+        return settled + counted + tombstones
 
     def _prepare(self) -> None:
         """Have the next segment ready before it is needed, and the reserve in place."""
@@ -646,6 +739,9 @@ class Journal(Writer):
                 self.full = False
         except DiskFull:
             self.full = True
+            # A checkpoint can be made again when there is room.
+            for name in self._disk.list(checkpoint.PREFIX):
+                self.files.discard(name)
 
     def statistics(self) -> JournalStatistics:
         return JournalStatistics(
@@ -659,6 +755,7 @@ class Journal(Writer):
             waiting=len(self._waiting),
             compactions=self._compactor.finished,
             compacted_bytes=self._compactor.bytes_in,
+            checkpoints=self.checkpointer.made,
             pages_in=self.pager.pages_in,
             pages_out=self.pager.pages_out,
             spilled=self.pager.spilled,

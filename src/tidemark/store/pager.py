@@ -139,9 +139,10 @@ class Pager:
         self._resident.discard(number)
         return True
 
-    def trim(self, completed: int) -> None:
-        """Bring memory down to the budget, as far as what is durable allows."""
-        over = self._arena.resident_bytes - self._cache_bytes
+    def trim(self, completed: int, at_most: int | None = None) -> None:
+        """Bring memory down to the budget, or below it to `at_most`, as far as what is durable allows."""
+        budget = self._cache_bytes if at_most is None else min(at_most, self._cache_bytes)
+        over = self._arena.resident_bytes - budget
         if over <= 0:
             return
         candidates = []

@@ -9,6 +9,9 @@ reported and reading goes on behind it.
 
 Compaction syncs a whole segment before it gets its name, so there every bad frame is damage.
 
+Segments that a checkpoint knows (`Segment.known`) are not read, but for the one in which it was made, which is
+read from there on.
+
 `Replay` only reads. `finish` then makes what it decided true on the disk: behind the cut nothing is left,
 at the cut is an END frame, and all of it is synced. Invariant: a second replay after `finish` gives the
 same frames, and so does one after a crash in the middle of it.
@@ -51,7 +54,7 @@ class Chunk:
 
     segment: Segment
     offset: int
-    data: bytes
+    data: memoryview
     frames: list[tuple[int, int]]
     previous: int
     """The checksum that the first frame names as that of the one before."""
@@ -112,6 +115,8 @@ class Replay:
         """(segment, offset, checksum before it) where the log ends without an END frame."""
         self.highest_id = 0
         self.frames = 0
+        self.last_crc = 0
+        """That of the frame before the end of the segment that a checkpoint knows in part."""
         self._disk = disk
         self._prefix = prefix
         self._clean_end = clean_end
@@ -143,6 +148,11 @@ class Replay:
             else:
                 self.segments.append(segment)
 
+    def resume(self, place: int, last_crc: int) -> None:
+        """The log is known to be durable up to this place; the last frame there has this checksum."""
+        self._durable_place = place
+        self.last_crc = last_crc
+
     def _report(self, damage: Damage) -> None:
         self.damage.append(damage)
         if not self._skip:
@@ -157,6 +167,8 @@ class Replay:
             CorruptRecord: something that had been durable is bad, and damage is not to be skipped.
         """
         for index, segment in enumerate(self.segments):
+            if segment.known and segment.sealed:
+                continue
             yield from self._segment(index, segment)
             if self.cut is not None:
                 self.beyond = self.segments[index + 1 :]
@@ -166,6 +178,8 @@ class Replay:
     def _segment(self, index: int, segment: Segment) -> Iterator[Chunk]:
         size = segment.size
         position, previous, chained, want = HEAD_BYTES, segment.crc, True, self._chunk_bytes
+        if segment.known and segment.used > HEAD_BYTES:
+            position, previous = segment.used, self.last_crc
         while True:
             data = self._disk.read(segment.name, position, min(want, size - position))
             found = scan(data, segment.place(position), previous, chained)
@@ -196,7 +210,9 @@ class Replay:
         previous: int = FRAME.unpack_from(data)[9]
         merge(found.survey, segment.survey)
         self._durable_place = max(self._durable_place, found.durable_place)
-        return Chunk(segment, offset, data[: found.position], found.frames, previous, found.survey)
+        return Chunk(
+            segment, offset, memoryview(data)[: found.position], found.frames, previous, found.survey
+        )
 
     # The judgement ---------------------------------------------------------------------------
 

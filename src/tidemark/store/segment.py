@@ -10,10 +10,10 @@ The head, little-endian, zeros after the table:
     | TIDEMARK | version | 4096    | flags  | store uuid  | id    | gener-| size /  | low  | high |
     |          |         |         |        |             |       | ation | 4096    |      |      |
     +----------+---------+---------+--------+-------------+-------+-------+---------+------+------+
-    64         72               80          88     96        104          108     112   128
-    +----------+----------------+-----------+------+---------+------------+-------+-----+---------------+
-    | base seq | compacted upto | start no. | salt | made ms | histories  | crc   | 0   | table, 24 B   |
-    +----------+----------------+-----------+------+---------+------------+-------+-----+---------------+
+    64         72               80          88     96        104          108     112           120  128
+    +----------+----------------+-----------+------+---------+------------+-------+-------------+----+-------------+
+    | base seq | compacted upto | start no. | salt | made ms | histories  | crc   | buried upto | 0  | table, 24 B |
+    +----------+----------------+-----------+------+---------+------------+-------+-------------+----+-------------+
 
 `low`..`high` are the ids that a compacted segment stands for: it hides those of a lower generation. The
 table says which history (16 bytes) began at which sequence (8), newest first. The salt makes the checksum
@@ -31,13 +31,14 @@ from dataclasses import dataclass, field
 
 from tidemark.store.frames import OFFSET_BITS, Survey, crc32c
 
-HEAD = struct.Struct("<8sHHI16sQIIQQQQQQqII16x")
+HEAD = struct.Struct("<8sHHI16sQIIQQQQQQqIIQ8x")
 HEAD_BYTES = 4096
 assert HEAD.size == 128
 MAGIC = b"TIDEMARK"
 VERSION = 1
 HISTORY = struct.Struct("<16sQ")
 HISTORIES_MAX = 128
+_NEWEST_KEPT = HISTORIES_MAX // 2
 _CRC_AT = 108
 
 COMPACTED = 1
@@ -46,6 +47,22 @@ _NAME = re.compile(r"(seg|catalog)-([0-9a-f]{16})-([0-9]{4,})\.log")
 
 JOURNAL_PREFIX = "seg"
 CATALOG_PREFIX = "catalog"
+
+
+def with_history(table: list[tuple[bytes, int]], history: bytes, first: int) -> list[tuple[bytes, int]]:
+    """The table of histories, newest first, when one more begins at the sequence `first`.
+
+    Of a table that is full the history goes, of those in the older half, in which the least was written: a hundred
+    starts that came to nothing must not push out the one whose messages are there. The one after it then counts
+    from where it began; so up to where any other history is true stays the same.
+    """
+    table = [(history, first), *table]
+    while len(table) > HISTORIES_MAX:
+        least = min(range(_NEWEST_KEPT, len(table)), key=lambda at: (table[at - 1][1] - table[at][1], -at))
+        after, since = table[least - 1]
+        table[least - 1] = after, min(since, table[least][1])
+        del table[least]
+    return table
 
 
 @dataclass(slots=True)
@@ -75,6 +92,8 @@ class Segment:
     base_seq: int
     compacted_upto: int = 0
     """Messages whose end was recorded at or before this sequence are not in this segment any more."""
+    buried_upto: int = 0
+    """Messages of streams that were superseded at or before this sequence are not in this segment any more."""
     start: int = 0
     """The how-many-th start of the store made it."""
     salt: int
@@ -100,6 +119,10 @@ class Segment:
     """How many entries pointed into it when compaction looked; it waits until that stays about the same."""
     damaged: bool = False
     """Reading it back failed once: compaction leaves it alone."""
+    known: bool = False
+    """A checkpoint says what is in it up to `used`."""
+    idle_bytes: int = 0
+    """Tombstones that compaction kept in it only because older segments may hold what they deleted."""
     survey: Survey = field(default_factory=Survey)
 
     @property
@@ -146,6 +169,7 @@ class Segment:
             self.made_ms,
             len(histories),
             0,
+            self.buried_upto,
         )
         for index, history in enumerate(histories):
             HISTORY.pack_into(head, HEAD.size + index * HISTORY.size, *history)
@@ -174,7 +198,7 @@ def decode_head(name: str, data: bytes) -> Segment:
     (magic, version, length, flags, store, number, generation, blocks, low, high, base, upto, *rest) = (
         HEAD.unpack_from(data)
     )
-    start, salt, made_ms, count, crc = rest
+    start, salt, made_ms, count, crc, buried = rest
     if magic != MAGIC:
         raise ValueError("it does not begin with the mark of a segment")
     plain = bytearray(data[:HEAD_BYTES])
@@ -196,6 +220,7 @@ def decode_head(name: str, data: bytes) -> Segment:
         store=store,
         base_seq=base,
         compacted_upto=upto,
+        buried_upto=buried,
         start=start,
         salt=salt,
         made_ms=made_ms,

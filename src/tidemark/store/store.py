@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable
 
 from tidemark.model.arena import Arena
-from tidemark.ports import Disk
+from tidemark.ports import Apart, Disk, Image
 from tidemark.store.catalog_log import CatalogLog
 from tidemark.store.config import StoreConfig
 from tidemark.store.files import StoreFiles
@@ -31,10 +31,13 @@ class Store:
         disk: Disk,
         config: StoreConfig,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        apart: Apart | None = None,
     ) -> None:
         self.files = StoreFiles(disk, config, random_bytes)
         self.catalog = CatalogLog(self.files)
-        self.journal = Journal(arena, disk, config, files=self.files, wiring_first=self._flush_wiring)
+        self.journal = Journal(
+            arena, disk, config, files=self.files, wiring_first=self._flush_wiring, apart=apart
+        )
 
     def open(self) -> Status:
         """Take the directory into use: it is dirty from now on. Returns how it was.
@@ -54,6 +57,16 @@ class Store:
         self.catalog.flush(now_ms)
         self.journal.flush(now_ms)
 
+    def checkpoint(self, image: Image, now_ms: int) -> bool | None:
+        """At the end of a turn in which every end was written: begin a checkpoint if it is due.
+
+        Returns whether one went well that has come to its end; None if none has.
+
+        Raises:
+            DiskFailed: the journal has stopped for good.
+        """
+        return self.journal.checkpointer.step(image, now_ms)
+
     def completed(self) -> None:
         """Ask the disk how far it is; raises both logs' `durable_seq`."""
         self.catalog.completed()
@@ -69,9 +82,11 @@ class Store:
         self.catalog.close(now_ms)
         self.journal.close(now_ms)
 
-    def closed(self) -> None:
-        """Say on the disk that the store is clean."""
+    def closed(self, image: Image | None = None) -> None:
+        """Say on the disk that the store is clean. With an `image`, leave a checkpoint if the next start gains by it."""
         assert self.idle
+        if image is not None:
+            self.journal.checkpointer.at_the_end(image)
         self.files.update(
             state="clean",
             end=self.journal.end,
