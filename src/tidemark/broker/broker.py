@@ -15,23 +15,27 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tidemark.broker import catalog, dispatch
 from tidemark.broker.access import Access, hash_password, is_outdated
+from tidemark.broker.arguments import is_stream
 from tidemark.broker.catalog import DELETE, PUT, Change
 from tidemark.broker.config import BrokerConfig
-from tidemark.broker.core import QueueCore
 from tidemark.broker.exchanges import PREDECLARED, Exchange
 from tidemark.broker.queue import Queue
 from tidemark.broker.replyto import Replies
 from tidemark.broker.session import ConnectionSink, Session
+from tidemark.broker.streams.stream import Stream
+from tidemark.broker.streams.streams import Streams
 from tidemark.broker.vhost import VirtualHost
-from tidemark.errors import NotAllowed, NotFound
+from tidemark.errors import NotAllowed, NotFound, StoreError
 from tidemark.model.arena import Arena, Writer
 from tidemark.model.wiring import (
     FIRST_TRANSIENT_NUMBER,
+    STATE_NUMBER,
     BindingSpec,
     ExchangeSpec,
     GlobalParameterSpec,
@@ -98,8 +102,10 @@ class Broker:
         """By virtual host, component and name."""
         self.global_parameters: dict[str, GlobalParameterSpec] = {}
         self.queues: dict[int, Queue] = {}
+        """By number. Streams too: they offer what queues do, and `keeps` tells them apart."""
         self.sessions: dict[Session, None] = {}
-        self.dirty: list[QueueCore] = []
+        self.dirty: list[Any] = []
+        """Queues and streams that something happened to in this turn."""
         self.now_ms = 0
         self.blocked: str | None = None
         self.deletions = 0
@@ -107,6 +113,7 @@ class Broker:
         self.next_number = 1
         self.wakes = dispatch.Wakes()
         self.replies = Replies(self)
+        self.streams = Streams(self)
         self._next_transient = FIRST_TRANSIENT_NUMBER
 
     # The catalog ------------------------------------------------------------------------
@@ -300,26 +307,47 @@ class Broker:
     def turn(self, now_ms: int) -> None:
         """Look at every queue that something happened to; see `dispatch`."""
         dispatch.turn(self, now_ms)
+        self.streams.turn(now_ms)
 
     def next_wake_ms(self) -> int:
         """When `turn` must be called again though nothing happens; NEVER if it need not."""
-        return dispatch.next_wake_ms(self)
+        return min(dispatch.next_wake_ms(self), self.streams.next_wake_ms())
 
-    # What compaction asks (ports.Residents) ---------------------------------------------------
+    # What the store asks (ports.Residents) -----------------------------------------------------
 
-    def _queue(self, number: int) -> Queue | None:
+    def targets(self) -> Iterable[tuple[int, Any]]:
+        """All whose messages are in the journal, by number."""
+        yield STATE_NUMBER, self.streams.state
+        for number, queue in self.queues.items():
+            if queue.durable:
+                yield number, queue
+
+    def _target(self, number: int) -> Any:
+        if number == STATE_NUMBER:
+            return self.streams.state
         # A copy (CC) of a persistent message may be in a private reply queue, too.
         return self.queues.get(number) or self.replies.by_number.get(number)
 
     def holds(self, queue: int, seq: int) -> bool:
-        found = self._queue(queue)
-        return found is not None and found.holds(seq)
+        found = self._target(queue)
+        return found is not None and bool(found.holds(seq))
 
     def relocate(self, queue: int, seq: int, loc: int) -> bool:
-        found = self._queue(queue)
-        return found is not None and found.relocate(seq, loc)
+        found = self._target(queue)
+        return found is not None and bool(found.relocate(seq, loc))
+
+    def buries(self, number: int) -> bool:
+        """Whether this is a stream: a newer message with the same key supersedes an older one."""
+        found = self._target(number)
+        return found is not None and bool(found.keeps)
+
+    def buried_seq(self) -> int:
+        """Everything that was superseded at or before this sequence, in whatever stream, has left its index."""
+        return min(int(found.buried_seq) for _, found in self.targets() if found.keeps)
 
     def queue_name(self, queue: int) -> str | None:
+        if queue == STATE_NUMBER:
+            return "the state of streams"
         found = self.queues.get(queue)
         return None if found is None else f"'{found.spec.name}' in vhost '{found.spec.vhost}'"
 
@@ -381,6 +409,8 @@ def _delete_vhost(broker: Broker, spec: VhostSpec) -> None:
     vhost.forget_routes()
     for queue in list(vhost.queues.values()):
         _close_queue(broker, queue)
+    with suppress(StoreError):  # what is left is deleted at the next start
+        broker.streams.forget_vhost(spec.name)
     broker.access.remove_vhost(spec.name)
     broker.policies = {key: value for key, value in broker.policies.items() if key[0] != spec.name}
     broker.parameters = {key: value for key, value in broker.parameters.items() if key[0] != spec.name}
@@ -402,9 +432,13 @@ def _put_queue(broker: Broker, spec: QueueSpec) -> None:
     if spec.durable:
         broker.next_number = max(broker.next_number, spec.number + 1)
     vhost = broker.vhosts[spec.vhost]
-    if spec.name not in vhost.queues:
-        broker.queues[spec.number] = queue = Queue(spec, broker)
+    current: Any = vhost.queues.get(spec.name)
+    if current is None:
+        queue: Any = Stream(spec, broker) if is_stream(spec.arguments) else Queue(spec, broker)
+        broker.queues[spec.number] = queue
         vhost.add_queue(queue)
+    elif current.keeps and current.number == spec.number:
+        current.respecified(spec)
 
 
 def _delete_queue(broker: Broker, spec: QueueSpec) -> None:

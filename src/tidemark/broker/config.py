@@ -25,6 +25,16 @@ class BrokerConfig:
     scrypt_log2_n: int = setting(
         14, "Cost of a new password hash: 2 to this power rounds of scrypt, 1 KiB of memory each."
     )
+    producers_max: int = setting(
+        100_000,
+        "How many producers have their last batch remembered; of more, the least recently used are forgotten.",
+    )
+    batch_bytes_max: int = setting(
+        128 * 1024 * 1024, "Most that one all-or-nothing batch of a stream client may take in the journal."
+    )
+    snapshot_idle_s: int = setting(
+        3600, "A snapshot of a stream that nobody reads from for so long is closed; a pin has its own lease."
+    )
 
     def __post_init__(self) -> None:
         if not self.default_user or not self.default_vhost:
@@ -33,3 +43,9 @@ class BrokerConfig:
             raise ConfigError(key="broker.routes_max", problem="must be at least 1")
         if not 10 <= self.scrypt_log2_n <= 20:
             raise ConfigError(key="broker.scrypt_log2_n", problem="must be 10 to 20")
+        if self.producers_max < 1:
+            raise ConfigError(key="broker.producers_max", problem="must be at least 1")
+        if not 1 << 16 <= self.batch_bytes_max <= 1 << 31:
+            raise ConfigError(key="broker.batch_bytes_max", problem="must be 64 KiB to 2 GiB")
+        if self.snapshot_idle_s < 1:
+            raise ConfigError(key="broker.snapshot_idle_s", problem="must be at least 1")

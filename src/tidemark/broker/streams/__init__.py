@@ -1,0 +1,1 @@
+"""Streams: queues that keep. Keys, snapshots, marks, pins, transactions."""

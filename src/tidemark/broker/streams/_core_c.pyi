@@ -1,0 +1,1 @@
+from tidemark.broker.streams._core_py import StreamCore as StreamCore
