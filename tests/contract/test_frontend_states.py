@@ -151,6 +151,66 @@ def test_publishes_are_taken_when_open_kept_when_waiting_ignored_when_closing_an
         assert client.world.ready(QUEUE) == 2
 
 
+STREAM = "s"
+STREAM_ARGUMENTS = {"x-queue-type": "stream"}
+
+OF_STREAMS: list[tuple[Method, type[Method], int]] = [
+    (
+        methods.QueueDeclare(queue=STREAM, durable=True, arguments=STREAM_ARGUMENTS),
+        methods.QueueDeclareOk,
+        0,
+    ),
+    (methods.QueueDeclare(queue=STREAM, passive=True), methods.QueueDeclareOk, 0),
+    (methods.QueueDeclare(queue=STREAM, durable=True), methods.ChannelClose, 406),
+    (methods.QueueDeclare(arguments=STREAM_ARGUMENTS, durable=True), methods.ChannelClose, 406),
+    (methods.QueueBind(queue=STREAM, exchange="amq.direct", routing_key="k"), methods.QueueBindOk, 0),
+    (methods.QueuePurge(queue=STREAM), methods.QueuePurgeOk, 0),
+    (methods.QueueDelete(queue=STREAM), methods.QueueDeleteOk, 0),
+    (methods.QueueDelete(queue=STREAM, if_empty=True), methods.ChannelClose, 406),
+    (methods.BasicConsume(queue=STREAM, consumer_tag="t"), methods.ChannelClose, 406),
+    (methods.BasicGet(queue=STREAM), methods.ConnectionClose, 540),
+]
+"""What an open channel says to a method about a stream with a message in it: the answer and its reply code."""
+
+
+@pytest.mark.parametrize(("method", "answer", "code"), OF_STREAMS, ids=lambda value: str(value)[:40])
+def test_a_channel_answers_methods_about_a_stream(method: Method, answer: type[Method], code: int) -> None:
+    client = World().open(channels=2)
+    client.declare(STREAM, channel=2, durable=True, arguments=STREAM_ARGUMENTS)
+    client.publish(2, STREAM, b"1")
+    client.send(1, method)
+    [said] = client.read_all()
+    assert type(said) is answer
+    assert getattr(said, "reply_code", 0) == code
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        (methods.BasicAck(delivery_tag=1), 0),
+        (methods.BasicAck(delivery_tag=0, multiple=True), 0),
+        (methods.BasicAck(delivery_tag=2), 406),
+        (methods.BasicNack(delivery_tag=1), 540),
+        (methods.BasicReject(delivery_tag=1), 540),
+        (methods.BasicRecover(requeue=True), 540),
+        (methods.BasicCancel(consumer_tag="t", no_wait=True), 0),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_deliveries_of_a_stream_are_acked_and_not_given_back(method: Method, code: int) -> None:
+    client = World().open()
+    client.declare(STREAM, durable=True, arguments=STREAM_ARGUMENTS)
+    client.publish(1, STREAM, b"1")
+    client.ask(1, methods.BasicQos(prefetch_count=10))
+    client.send(
+        1,
+        methods.BasicConsume(queue=STREAM, consumer_tag="t", arguments={"x-stream-offset": "first"}),
+    )
+    assert len(client.read_all()) == 2
+    client.send(1, method)
+    assert [said.reply_code for said in client.read_all()] == ([code] if code else [])
+
+
 # Channel 0 -------------------------------------------------------------------------------------
 
 

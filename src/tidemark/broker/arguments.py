@@ -4,6 +4,9 @@
 words. `check_equivalent` is RabbitMQ's rule for declaring again: the arguments that matter must have equal
 values, numbers of any width being equal when their values are. Arguments that nobody knows are ignored.
 
+`check_stream_reading` does the same for who consumes from a stream. What a stream itself is declared with is
+decided in `streams.policy`.
+
 Invariant: a queue that exists has a valid policy; nothing looks at its arguments again.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from tidemark.errors import PreconditionFailed
 from tidemark.model import values
@@ -20,6 +23,9 @@ from tidemark.model import values
 EXPIRY_MS_MAX = 0xFFFFFFFF
 PRIORITY_MAX = 255
 KEY_BYTES_MAX = 255
+CONSUMER_NAME_BYTES_MAX = 255
+STREAM = "stream"
+"""The queue type of a stream."""
 
 
 class Overflow(StrEnum):
@@ -46,6 +52,27 @@ class QueuePolicy:
     priorities: int = 0
     single_active_consumer: bool = False
     delivery_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReading:
+    """Where a consumer of a stream begins, and what it wants to be told and remembered."""
+
+    offset: Literal["first", "last", "next", "mark"] | None = "next"
+    """None: `from_seq` or `from_ms` says where."""
+    from_seq: int | None = None
+    """The first sequence that it wants."""
+    from_ms: int | None = None
+    """It wants what was accepted at this moment or later."""
+    consumer: str | None = None
+    """The name that its mark is kept under; None: no mark is kept."""
+    each: bool = False
+    """The mark follows every acknowledgement; else it goes from boundary to boundary."""
+    markers: bool = False
+    shards: tuple[int, ...] | None = None
+    """Only these; None: all."""
+    restart: bool = False
+    """A mark that cannot be gone on from means to begin again at the first, not to be refused."""
 
 
 class _Unfit(Exception):
@@ -85,13 +112,19 @@ def check_queue_arguments(
     return QueuePolicy(**facts)
 
 
+def is_stream(arguments: Mapping[str, Any]) -> bool:
+    """Whether what is declared with these arguments is a stream."""
+    return bool(arguments.get("x-queue-type") == STREAM)
+
+
 def check_equivalent(name: str, vhost: str, current: Mapping[str, Any], received: Mapping[str, Any]) -> None:
     """That declaring again with `received` asks for the queue that is there.
 
     Raises:
         PreconditionFailed: an argument that matters has another value, or is there only once.
     """
-    for argument in _COMPARED:
+    compared = _COMPARED_OF_STREAMS if is_stream(current) else _COMPARED
+    for argument in compared:
         before, after = current.get(argument, _ABSENT), received.get(argument, _ABSENT)
         if argument == "x-queue-type":
             before = "classic" if before is _ABSENT else before
@@ -122,6 +155,30 @@ def check_consumer_arguments(name: str, vhost: str, arguments: Mapping[str, Any]
             reason=f"invalid arg '{argument}' for queue '{name}' in vhost '{vhost}': {problem}"
         ) from None
     return priority
+
+
+def check_stream_reading(
+    name: str, vhost: str, tag: str, arguments: Mapping[str, Any], now_ms: int
+) -> StreamReading:
+    """How this consumer wants to read a stream.
+
+    Raises:
+        PreconditionFailed: a value of the wrong type or out of range.
+    """
+    where = f"for queue '{name}' in vhost '{vhost}'"
+    if "x-priority" in arguments:
+        raise PreconditionFailed(reason=f"invalid arg 'x-priority' {where} of queue type rabbit_stream_queue")
+    facts: dict[str, Any] = {}
+    for argument, check in _READING_CHECKS.items():
+        if argument not in arguments:
+            continue
+        try:
+            facts |= check(arguments[argument], now_ms)
+        except _Unfit as problem:
+            raise PreconditionFailed(reason=f"invalid arg '{argument}' {where}: {problem}") from None
+    if facts.get("offset") == "mark":
+        facts.setdefault("consumer", tag)
+    return StreamReading(**facts)
 
 
 # One check an argument: the value it stands for, or _Unfit with RabbitMQ's word for the problem ----
@@ -204,12 +261,95 @@ def _overflow(value: Any, _: Mapping[str, Any]) -> Overflow:
 
 def _kind(value: Any, _: Mapping[str, Any]) -> str:
     kind = _string(value)
-    if kind == "stream":
-        raise _Unfit("\"queue type 'stream' comes with a later version; use 'classic' or 'quorum'\"")
     if kind not in ("classic", "quorum"):
         raise _Unfit(f"\"unsupported queue type '{kind}'\"")
     return kind
 
+
+# The same for consumers of a stream: the fields of a `StreamReading` that an argument stands for ----
+
+_INTERVAL_MS = {
+    "Y": 365 * 86_400_000,
+    "M": 30 * 86_400_000,
+    "D": 86_400_000,
+    "h": 3_600_000,
+    "m": 60_000,
+    "s": 1000,
+}
+
+
+def interval_ms(value: str) -> int | None:
+    """The length of an interval like "7D" or "90s" in RabbitMQ's way to write it; None when it is none."""
+    digits, unit = value[:-1], value[-1:]
+    if unit not in _INTERVAL_MS or not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+        return None
+    return int(digits) * _INTERVAL_MS[unit]
+
+
+def _offset(value: Any, now_ms: int) -> dict[str, Any]:
+    if isinstance(value, values.Timestamp):
+        return {"offset": None, "from_ms": int(value) * 1000}
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"offset": None, "from_seq": max(0, int(value))}
+    word = _word(value)
+    if word in ("first", "last", "next", "mark"):
+        return {"offset": word}
+    ago_ms = interval_ms(word)
+    if ago_ms is None:
+        raise _Unfit(f'{{invalid_stream_offset_arg,{{longstr,<<"{word}">>}}}}')
+    return {"offset": None, "from_ms": max(0, now_ms - ago_ms)}
+
+
+def _word(value: Any) -> str:
+    """A string; some clients write theirs as bytes."""
+    if isinstance(value, bytes) and not isinstance(value, values.RawString):
+        value = value.decode("utf-8", "replace")
+    return _string(value)
+
+
+def _consumer_name(value: Any, _: int) -> dict[str, Any]:
+    name = _word(value)
+    size = len(name.encode("utf-8", "surrogateescape"))
+    if not 0 < size <= CONSUMER_NAME_BYTES_MAX:
+        raise _Unfit(f'"a name of 1 to {CONSUMER_NAME_BYTES_MAX} bytes is expected, got {size}"')
+    return {"consumer": name}
+
+
+def _commit(value: Any, _: int) -> dict[str, Any]:
+    word = _word(value)
+    if word not in ("boundary", "each"):
+        raise _Unfit(f"\"expected 'boundary' or 'each', got '{word}'\"")
+    return {"each": word == "each"}
+
+
+def _markers(value: Any, _: int) -> dict[str, Any]:
+    return {"markers": _boolean(value, {})}
+
+
+def _shards(value: Any, _: int) -> dict[str, Any]:
+    if not isinstance(value, list):
+        raise _Unfit(f"{{unacceptable_type,{type_name(value)}}}")
+    shards = tuple(sorted({_integer(shard) for shard in value}))
+    if not shards or shards[0] < 0:
+        raise _Unfit('"a list of shard numbers from 0 on is expected"')
+    return {"shards": shards}
+
+
+def _on_reset(value: Any, _: int) -> dict[str, Any]:
+    word = _word(value)
+    if word not in ("fail", "restart"):
+        raise _Unfit(f"\"expected 'fail' or 'restart', got '{word}'\"")
+    return {"restart": word == "restart"}
+
+
+_READING_CHECKS: dict[str, Callable[[Any, int], dict[str, Any]]] = {
+    "x-stream-offset": _offset,
+    "x-stream-consumer": _consumer_name,
+    "x-stream-commit": _commit,
+    "x-stream-markers": _markers,
+    "x-stream-shards": _shards,
+    "x-stream-on-reset": _on_reset,
+}
 
 _CHECKS: dict[str, tuple[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
     "x-queue-type": ("kind", _kind),
@@ -247,6 +387,18 @@ _COMPARED = (
     "x-queue-type",
     "x-delivery-limit",
 )
+
+_COMPARED_OF_STREAMS = (
+    "x-queue-type",
+    "x-max-length-bytes",
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-stream-key",
+    "x-stream-tombstone-lease",
+    "x-stream-history",
+    "x-stream-pin-bytes-max",
+)
+"""Of a stream the number of shards is not compared: declaring again with more of them makes it grow."""
 
 _ABSENT = object()
 

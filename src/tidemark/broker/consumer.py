@@ -73,6 +73,10 @@ class Consumer(Holder):
             return min(room, self.prefetch - self.unacked)
         return room
 
+    def stir(self) -> None:
+        """There may be room for it again."""
+        self.queue.touch()
+
     def give(self, taken: Taken) -> None:
         """Hand over messages acquired for this consumer."""
         count = len(taken)

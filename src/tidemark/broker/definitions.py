@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemark.broker.access import RABBITMQ_HASHES, check_stored_hash, compile_pattern, verify
-from tidemark.broker.arguments import check_queue_arguments
+from tidemark.broker.arguments import check_queue_arguments, is_stream
 from tidemark.broker.exchanges import PREDECLARED, TYPES, check_exchange
+from tidemark.broker.streams.policy import check_stream_arguments
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.model import values
 from tidemark.model.wiring import (
@@ -156,7 +157,10 @@ def _plain(value: Any) -> Any:
         case None | bool():
             return value
         case str():
-            return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            try:
+                return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            except UnicodeEncodeError:  # half of a surrogate pair, which no text should have
+                return value.encode("utf-8", "replace").decode()
         case int():
             return int(value)
         case float():
@@ -375,7 +379,12 @@ class _Plan:
             item.flag("auto_delete"),
             item.table("arguments"),
         )
-        check_queue_arguments(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
+        if is_stream(spec.arguments):
+            check_stream_arguments(
+                spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive, spec.auto_delete
+            )
+        else:
+            check_queue_arguments(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
         if (spec.vhost, spec.name) in self._queues:
             return None
         self._queues.add((spec.vhost, spec.name))

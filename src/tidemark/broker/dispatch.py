@@ -5,6 +5,8 @@ ended is written down. Consumers come first where the length is limited: as in R
 only while nobody takes it. A message whose time to live is 0 is still given to a consumer that waits for
 it: before consumers are served only those end whose time was over before this turn began.
 
+A stream has a look of its own: nothing is dealt out there, every consumer reads all of it (`audience`).
+
 `share` deals messages out: highest priority first, then round and round among equals, one message each
 while there are few, in larger chunks when there are many. A consumer without room is passed over; whoever
 gives it room (an ack, a drained socket) touches the queue.
@@ -25,8 +27,9 @@ from tidemark.errors import DiskFull
 if TYPE_CHECKING:
     from tidemark.broker.broker import Broker
     from tidemark.broker.consumer import Consumer
-    from tidemark.broker.core import QueueCore
+    from tidemark.broker.core import Target
     from tidemark.broker.queue import Queue
+    from tidemark.broker.streams.stream import Stream
 
 TAKE_BYTES_MAX = 256 * 1024
 """About how much a consumer is given at once; between two such gifts it is asked for room again."""
@@ -44,7 +47,7 @@ def turn(broker: Broker, now_ms: int) -> None:
     if wakes.soonest_ms <= now_ms:
         wakes.ring(now_ms)
     dirty, done = broker.dirty, 0
-    later: dict[QueueCore, None] = {}
+    later: dict[Target, None] = {}
     problem: DiskFull | None = None
     try:
         for queue in dirty:  # looking at one may add others behind it
@@ -52,7 +55,10 @@ def turn(broker: Broker, now_ms: int) -> None:
             if queue in later:
                 continue
             try:
-                look(queue, expired_ms, now_ms)  # type: ignore[arg-type]
+                if queue.keeps:
+                    look_at_stream(queue, now_ms)
+                else:
+                    look(queue, expired_ms, now_ms)
             except DiskFull as error:
                 # The others go on: their ends may fit, and are what makes room again.
                 problem = error
@@ -94,6 +100,13 @@ def look(queue: Queue, expired_ms: int, now_ms: int) -> None:
         queue.unwritten.append((0, *gone))
     if queue.unwritten:
         queue.write_ends(now_ms)
+
+
+def look_at_stream(stream: Stream, now_ms: int) -> None:
+    """Do what the changes of this stream ask for."""
+    # Consumers that acknowledge in this look are for the next one.
+    stream.is_dirty = False
+    stream.look(now_ms)
 
 
 def share(queue: Queue, expired_ms: int) -> None:

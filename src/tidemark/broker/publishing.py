@@ -1,24 +1,30 @@
 """The publishing side of one channel: runs of publishes in, and what became of each row.
 
 Most runs are one call of the compiled loop. It stops at a row that asks for more (a user id, copies, a
-headers exchange, a queue that may refuse, nobody to receive it); that row is done here and the loop goes on
-behind it. A row that must not be published ends the run: `Published.error` says why, and the rows before it
+headers exchange, a queue that may refuse, nobody to receive it, a producer that numbers what it sends); that
+row is done here and the loop goes on behind it. A row that must not be published ends the run: `Published.error` says why, and the rows before it
 are published.
 
+A producer that numbers its messages to a stream (headers x-producer and x-producer-sequence) may send them
+again when it does not know what became of them: what the broker has already is not stored a second time. That
+it has it is written down in the same frame as the message.
+
 Invariant: every row before `failed_row` (all, without an error) is on its queues, in `returned`, in `refused`
-or was not wanted by any queue; `last_seq` is the highest sequence among them that went into the journal.
+, was known already or was not wanted by any queue; `last_seq` is the highest sequence among them that went into
+the journal.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemark.broker import deadletter
 from tidemark.broker.arguments import Overflow, type_name
 from tidemark.broker.core import Publisher, Route
 from tidemark.broker.placing import copy_keys, queues_of, run_of_one, text
 from tidemark.broker.replyto import RAW_PREFIX
+from tidemark.broker.streams.producers import scoped
 from tidemark.errors import NotImplementedHere, PreconditionFailed, TidemarkError
 from tidemark.model.records import HEAD_BYTES, padded
 from tidemark.model.runs import (
@@ -27,6 +33,7 @@ from tidemark.model.runs import (
     EXCHANGE,
     FLAGS,
     HAS_COPIES,
+    HAS_PRODUCER,
     HAS_USER_ID,
     IMMEDIATE,
     KEY,
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
     from tidemark.broker.session import Session
 
 NO_ROUTE = (312, "NO_ROUTE")
+NAME_BYTES_MAX = 255
 IMPERSONATOR = "impersonator"
 """Users with this tag may publish in the name of others."""
 
@@ -71,6 +79,8 @@ class Planned:
     """Changed ones; None: as they came."""
     route: Route | None = None
     """The route that has exactly these queues, if there is one."""
+    producer: tuple[str, int] | None = None
+    """Who sent it to a stream, and under which number of its own."""
 
 
 class Publishing:
@@ -146,12 +156,31 @@ class Publishing:
         if flags & DIRECT_REPLY:
             name = self.broker.replies.name_for(self._sink)
             changed = properties = self.broker.content.with_reply_to(properties, name)
-        if not flags & HAS_COPIES and type(route) is Route:
+        if not flags & (HAS_COPIES | HAS_PRODUCER) and type(route) is Route:
             return Planned(route.queues, changed, route)  # type: ignore[arg-type]
         headers = self.broker.content.headers(properties)
+        if not flags & HAS_COPIES and type(route) is Route:
+            planned = Planned(route.queues, changed, route)  # type: ignore[arg-type]
+        else:
+            planned = self._plan_closely(run, row, route, properties, headers, changed)
+        if flags & HAS_PRODUCER and any(queue.keeps for queue in planned.queues):
+            name, number = _producer(headers)
+            planned.producer = scoped(self._session.user, name), number
+        return planned
+
+    def _plan_closely(
+        self,
+        run: PublishRun,
+        row: int,
+        route: Route,
+        properties: bytes,
+        headers: dict[str, Any],
+        changed: bytes | None,
+    ) -> Planned:
+        """Where a row goes that has copies, or whose way depends on its headers."""
         exchange, keys = text(run.part(row, EXCHANGE)), [text(run.part(row, KEY))]
         first: tuple[Queue, ...] = ()
-        if flags & HAS_COPIES:
+        if run.number(row, FLAGS) & HAS_COPIES:
             for name in ("CC", "BCC"):
                 keys += copy_keys(headers, name, type_name(headers.get(name)))
             if "BCC" in headers:
@@ -168,19 +197,27 @@ class Publishing:
             if run.number(row, FLAGS) & MANDATORY:
                 result.returned.append((row, *NO_ROUTE))
             return
+        if planned.producer is not None and self._is_known(planned.producer):
+            return
         size = run.number(row, BODY + 1)
         refusing = [queue for queue in planned.queues if queue.guarded and queue.refuses(size)]
         route = planned.route
         if refusing:
             result.refused.append(row)
             accepting = tuple(queue for queue in planned.queues if queue not in refusing)
+            if planned.producer is not None:
+                accepting = ()  # it will send it again: then all of them may have it
             route = Route(accepting, True) if accepting else None
         elif route is None:
             route = Route(planned.queues, True)
+        if planned.producer is not None and route is not None:
+            self.broker.journal.ensure(record_bytes_max(run, row, planned) + self.producer_bytes_max(planned))
         if planned.properties is not None:
             run, row = _with_properties(run, row, planned.properties), 0
         if route is not None:
-            self._publisher.put(run, row, route, now_ms)
+            seq = self._publisher.put(run, row, route, now_ms)
+            if planned.producer is not None:
+                self._note(planned.producer, seq, now_ms)
         for queue in refusing:
             if queue.policy.overflow is Overflow.REJECT_PUBLISH_DLX:
                 letter = deadletter.Letter(
@@ -190,6 +227,24 @@ class Publishing:
                     run.part(row, BODY),
                 )
                 deadletter.post(queue, letter, "maxlen")
+
+    def _is_known(self, producer: tuple[str, int]) -> bool:
+        """Whether this message came before. It is confirmed when what came before is on the disk."""
+        written = self.broker.streams.producers.duplicate(self._vhost.name, *producer)
+        if written is None:
+            return False
+        self._publisher.last_seq = max(self._publisher.last_seq, written)
+        return True
+
+    def _note(self, producer: tuple[str, int], seq: int, now_ms: int) -> None:
+        written = self.broker.streams.producers.note(self._vhost.name, *producer, seq, now_ms)
+        self._publisher.last_seq = max(self._publisher.last_seq, written)
+
+    def producer_bytes_max(self, planned: Planned) -> int:
+        """The most that the journal needs to remember that this message came; 0 when it need not."""
+        if planned.producer is None:
+            return 0
+        return self.broker.streams.producers.bytes_max(self._vhost.name, planned.producer[0])
 
     def _check_user(self, properties: bytes) -> None:
         named = self.broker.content.user_id(properties)
@@ -205,7 +260,9 @@ class Publishing:
 
 def record_bytes_max(run: PublishRun, row: int, planned: Planned) -> int:
     """The most that the journal needs for a row; 0 when it goes to memory only."""
-    if not run.number(row, FLAGS) & PERSISTENT or not any(queue.durable for queue in planned.queues):
+    if not any(
+        queue.keeps or (queue.durable and run.number(row, FLAGS) & PERSISTENT) for queue in planned.queues
+    ):
         return 0
     properties = run.number(row, PROPERTIES + 1) if planned.properties is None else len(planned.properties)
     return padded(
@@ -228,6 +285,19 @@ def _with_properties(run: PublishRun, row: int, properties: bytes) -> PublishRun
         priority=run.number(row, PRIORITY),
         ttl_ms=run.number(row, TTL),
     )
+
+
+def _producer(headers: dict[str, Any]) -> tuple[str, int]:
+    name, sequence = headers.get("x-producer"), headers.get("x-producer-sequence")
+    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogateescape")) <= NAME_BYTES_MAX:
+        raise PreconditionFailed(
+            reason=f"the header 'x-producer' is no string of 1 to {NAME_BYTES_MAX} bytes"
+        )
+    if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 < sequence < 1 << 63:
+        raise PreconditionFailed(
+            reason=f"the header 'x-producer-sequence' of producer '{name}' is no number from 1 on"
+        )
+    return name, int(sequence)
 
 
 def _bad_expiration(expiration: str) -> PreconditionFailed:

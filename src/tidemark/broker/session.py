@@ -13,24 +13,46 @@ Invariant: `owned` are the exclusive queues of this session; they go with it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.broker import replyto
 from tidemark.broker.access import Permission
-from tidemark.broker.arguments import check_equivalent, check_queue_arguments, type_name
+from tidemark.broker.arguments import (
+    StreamReading,
+    check_equivalent,
+    check_queue_arguments,
+    check_stream_reading,
+    is_stream,
+    type_name,
+)
+from tidemark.broker.audience import MoveMark, StreamConsumer
 from tidemark.broker.consumer import Consumer
 from tidemark.broker.core import Route
 from tidemark.broker.exchanges import check_exchange, check_same_exchange, inequivalent
 from tidemark.broker.publishing import Publishing
-from tidemark.errors import AccessRefused, NotFound, PreconditionFailed, ResourceLocked
+from tidemark.broker.streams.policy import check_stream_arguments
+from tidemark.broker.streams.positions import AtTime, FromMark, Position
+from tidemark.broker.streams.reader import Reader, open_reader
+from tidemark.errors import (
+    AccessRefused,
+    LostBranch,
+    NotFound,
+    NotImplementedHere,
+    PreconditionFailed,
+    ResourceLocked,
+    StoreError,
+    StreamReset,
+)
 from tidemark.model.runs import Taken
 from tidemark.model.wiring import Arguments, BindingSpec, ExchangeSpec, QueueSpec
-from tidemark.ports import Sink
+from tidemark.ports import Sink, StreamSink
 
 if TYPE_CHECKING:
     from tidemark.broker.broker import Broker
     from tidemark.broker.queue import Queue
+    from tidemark.broker.streams.stream import Stream
     from tidemark.broker.vhost import VirtualHost
 
 CONNECTION_FORCED = 320
@@ -161,6 +183,8 @@ class Session:
             return Declared(name, 0, 1, 0)
         if passive:
             return self._declared(self.queue(name))
+        if is_stream(arguments):
+            return self._declare_stream(name, durable, exclusive, auto_delete, arguments)
         durable = durable and not exclusive
         if name:
             _check_name("queue", name)
@@ -181,6 +205,29 @@ class Session:
         if exclusive:
             self.owned[queue] = None
         return Declared(name, 0, 0, seq)
+
+    def _declare_stream(
+        self, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: Arguments
+    ) -> Declared:
+        """Make the stream, or see that it is there as described; with more shards than it has, it grows."""
+        if not name:
+            raise PreconditionFailed(
+                reason="Cannot declare a server-named queue for type rabbit_stream_queue"
+            )
+        _check_name("queue", name)
+        self._check("configure", "queue", name)
+        current: Any = self.vhost.queues.get(name)
+        if current is None:
+            check_stream_arguments(name, self.vhost.name, arguments, durable, exclusive, auto_delete)
+            _, seq = self.broker.create_queue(
+                QueueSpec(self.vhost.name, name, durable, exclusive, auto_delete, arguments)
+            )
+            return Declared(name, 0, 0, seq)
+        self._check_same_queue(current, durable, exclusive, auto_delete, arguments)
+        policy = check_stream_arguments(name, self.vhost.name, arguments, durable, exclusive, auto_delete)
+        if "x-stream-shards" in arguments:
+            self.broker.streams.grow(current, policy.shards)
+        return self._declared(current)
 
     def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> Declared:
         """Delete the queue; one that is not there is no error.
@@ -269,7 +316,7 @@ class Session:
         exclusive: bool = False,
         arguments: Arguments | None = None,
         prefetch: int = 0,
-    ) -> Consumer:
+    ) -> Consumer | StreamConsumer:
         """Subscribe to a queue; messages follow at the end of the turn.
 
         Raises:
@@ -278,11 +325,85 @@ class Session:
         if queue == replyto.NAME:
             return self.broker.replies.open(self.vhost.name, sink, tag, no_ack=no_ack, arguments=arguments)
         found = self.queue(queue, "read")
+        if found.keeps:
+            stream: Any = found
+            return self._read_stream(stream, sink, tag, no_ack, exclusive, arguments or {}, prefetch)  # type: ignore[arg-type]
         consumer = Consumer(
             found, sink, tag, no_ack=no_ack, exclusive=exclusive, arguments=arguments, prefetch=prefetch
         )
         found.add_consumer(consumer)
         return consumer
+
+    def _read_stream(
+        self,
+        stream: Stream,
+        sink: StreamSink,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        arguments: Arguments,
+        prefetch: int,
+    ) -> StreamConsumer:
+        where = f"queue '{stream.name}' in vhost '{self.vhost.name}'"
+        if not prefetch:
+            raise PreconditionFailed(reason=f"consumer prefetch count is not set for '{where}'")
+        if no_ack:
+            raise NotImplementedHere(
+                reason=f"automatic acknowledgement not supported by stream queues {where}"
+            )
+        reading = check_stream_reading(stream.name, self.vhost.name, tag, arguments, self.broker.now_ms)
+        reader, was_reset = self._reader(stream, reading)
+        if reading.consumer is not None:
+            # Without room on the disk deletes are not kept for it; that must not keep it from reading.
+            with suppress(StoreError):
+                stream.marks.register(reading.consumer, None, self.broker.now_ms)
+        consumer = StreamConsumer(
+            stream,
+            sink,
+            tag,
+            reading,
+            reader,
+            self._mark_mover(stream, reading, reader.shards),
+            prefetch=prefetch,
+            exclusive=exclusive,
+            arguments=arguments,
+            was_reset=was_reset,
+        )
+        stream.audience.add(consumer)
+        return consumer
+
+    def _reader(self, stream: Stream, reading: StreamReading) -> tuple[Reader, bool]:
+        """The cursor that a consumer asks for, and whether it had to begin again."""
+        offset: Any = reading.offset
+        if reading.from_seq is not None:
+            offset = reading.from_seq
+        elif reading.from_ms is not None:
+            offset = AtTime(reading.from_ms)
+        elif offset == "mark":
+            assert reading.consumer is not None
+            known = reading.consumer in stream.marks.by_name
+            offset = FromMark(reading.consumer) if known else "first"
+        try:
+            return open_reader(stream, offset, shards=reading.shards, markers=reading.markers), False
+        except (StreamReset, LostBranch) as error:
+            if not reading.restart:
+                raise PreconditionFailed(
+                    reason=f"{error}; consume with x-stream-offset 'first' to begin again, or with "
+                    "x-stream-on-reset 'restart' to do so whenever that happens"
+                ) from None
+        return open_reader(stream, "first", shards=reading.shards, markers=reading.markers), True
+
+    def _mark_mover(self, stream: Stream, reading: StreamReading, of: int) -> MoveMark:
+        """Moves the mark in the shards that a consumer reads, of so many as there are for its reader."""
+        marks, shards = stream.marks, reading.shards or (None,)
+        consumer = reading.consumer
+
+        def move(seq: int, end: int, wait: bool) -> int:
+            assert consumer is not None
+            position, now_ms = Position(self.broker.streams.history, seq, end), self.broker.now_ms
+            return max(marks.move(consumer, position, shard, wait, now_ms, of) for shard in shards)
+
+        return move
 
     def get(self, queue: str) -> tuple[Queue, Taken | None, int]:
         """Acquire the next message of a queue: the queue, the message, and how many are left.
@@ -297,8 +418,11 @@ class Session:
         taken = found.get()
         return found, taken, found.ready
 
-    def cancel(self, consumer: Consumer) -> None:
+    def cancel(self, consumer: Consumer | StreamConsumer) -> None:
         """End the subscription. An auto-delete queue goes with its last one."""
+        if isinstance(consumer, StreamConsumer):
+            consumer.queue.audience.remove(consumer)
+            return
         queue = consumer.queue
         queue.remove_consumer(consumer)
         if queue.spec.auto_delete and queue.used and not queue.consumers and self._is_here(queue):

@@ -1,7 +1,8 @@
 """What becomes of messages that a channel had and does not accept: they go back, or they are given up.
 
 Both take what `Unacked.pop` gives. Accepting is `Unacked.accept`, compiled. Messages of a queue that was
-deleted meanwhile are nobody's: nothing happens to them.
+deleted meanwhile are nobody's: nothing happens to them. A stream keeps its messages whoever reads them: what
+its consumer gives back it will not be given again, unless it consumes anew.
 
 A message that is given back counts one more delivery that failed. On a queue with a delivery limit that
 count is written down, so a message that kills its consumers cannot outlive restarts, and a message over
@@ -14,19 +15,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from tidemark.broker.core import FLAG_DURABLE, Holder
 from tidemark.broker.queue import Queue, grouped
 from tidemark.errors import StoreError
 from tidemark.model.records import Reason
 
+if TYPE_CHECKING:
+    from tidemark.broker.audience import StreamConsumer
+
 Popped = Iterable[tuple[Holder, int, int]]
 """(holder, lane, index) of each, as `Unacked.pop` gives them."""
 
 
+def of_queues(popped: Popped) -> list[tuple[Holder, int, int]]:
+    """Those that are not of streams."""
+    return [each for each in popped if each[0].window is None]
+
+
+def of_streams(popped: Popped) -> dict[StreamConsumer, list[int]]:
+    """Of those that are of streams: the ordinals, by consumer."""
+    found: dict[StreamConsumer, list[int]] = {}
+    for holder, _, ordinal in popped:
+        if holder.window is not None:
+            found.setdefault(holder, []).append(ordinal)  # type: ignore[arg-type]
+    return found
+
+
 def requeue(popped: Popped) -> None:
     """Messages return to their old places, marked as delivered before."""
-    for queue, places in grouped(popped).items():
+    for queue, places in grouped(of_queues(popped)).items():
         if queue.policy.delivery_limit is not None:
             _requeue_counted(queue, places, queue.policy.delivery_limit)
             continue
@@ -60,7 +79,7 @@ def _requeue_counted(queue: Queue, places: list[tuple[int, int]], limit: int) ->
 def reject(popped: Popped, now_ms: int) -> None:  # noqa: ARG001 - part of the contract of settlements
     """Messages are given up: to the dead-letter exchange, or away."""
     problem: StoreError | None = None
-    for queue, places in grouped(popped).items():
+    for queue, places in grouped(of_queues(popped)).items():
         try:
             queue.discard(places, Reason.REJECTED)
         except StoreError as error:

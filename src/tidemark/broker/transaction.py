@@ -2,14 +2,16 @@
 
 Publishes are checked when they come and kept; settlements are kept by the front end until the commit. A
 commit first finds out where everything goes and whether any queue would refuse. Only then does it change
-something, and all its records go into one frame of the journal: recovery finds all of them or none.
+something, and all its records go into one frame of the journal: recovery finds all of them or none. Streams
+take part like queues: what is published to them is seen together, and the mark of a consumer that acknowledges
+what it read there moves in the same frame.
 
 Invariant: an error of `commit` means that nothing was published and nothing was settled.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tidemark.broker import settlement
 from tidemark.broker.core import Holder
@@ -19,6 +21,9 @@ from tidemark.broker.queue import Queue, grouped
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.model.records import HEAD_BYTES, Reason
 from tidemark.model.runs import BODY, EXCHANGE, FLAGS, KEY, PRIORITY, PROPERTIES, TTL, PublishRun
+
+if TYPE_CHECKING:
+    from tidemark.broker.audience import StreamConsumer
 
 Outcome = Literal["accept", "requeue", "reject"]
 
@@ -62,9 +67,12 @@ class Transaction:
         """Do all of it. With an error in the answer nothing was done; what was to be settled is requeued."""
         run = self._whole_run()
         journal = self._publishing.broker.journal
-        touched = {queue: None for popped, _ in self._settled for queue in grouped(popped)}
+        touched = {
+            queue: None for popped, _ in self._settled for queue in grouped(settlement.of_queues(popped))
+        }
+        read = self._read()
         try:
-            need = self._plan_publishes(run) + self._settlement_bytes_max()
+            need = self._plan_publishes(run) + self._settlement_bytes_max() + marks_bytes_max(read)
             for queue in touched:
                 # What an earlier turn found no room for goes first: it must not push ours into another frame.
                 queue.flush_all()
@@ -81,6 +89,8 @@ class Transaction:
             self._settle(popped, outcome, now_ms)
         for queue in touched:
             queue.flush(Reason.ACCEPTED)
+        for consumer, ordinals in read.items():
+            _acknowledge(consumer, ordinals)
         if need:
             published.last_seq = max(published.last_seq, journal.last_seq)
         self.returned = [(run, *returned) for returned in published.returned]
@@ -108,7 +118,7 @@ class Transaction:
         coming: dict[Queue, tuple[int, int]] = {}
         for row in range(len(run)):
             planned = self._publishing.plan(run, row)
-            need += record_bytes_max(run, row, planned)
+            need += record_bytes_max(run, row, planned) + self._publishing.producer_bytes_max(planned)
             size = run.number(row, BODY + 1)
             for queue in planned.queues:
                 if queue.guarded:
@@ -121,11 +131,20 @@ class Transaction:
                         )
         return need
 
+    def _read(self) -> dict[StreamConsumer, list[int]]:
+        """What is acknowledged of streams, by consumer."""
+        read: dict[StreamConsumer, list[int]] = {}
+        for popped, outcome in self._settled:
+            if outcome == "accept":  # what is given back of a stream is only not acknowledged
+                for consumer, ordinals in settlement.of_streams(popped).items():
+                    read.setdefault(consumer, []).extend(ordinals)
+        return read
+
     def _settlement_bytes_max(self) -> int:
         arena = self._publishing.broker.arena
         need = 0
         for popped, outcome in self._settled:
-            for queue, places in grouped(popped).items():
+            for queue, places in grouped(settlement.of_queues(popped)).items():
                 if queue.durable:
                     need += settled_bytes(len(places)) + len(places) * COUNTED_BYTES
                 if outcome == "accept" or queue.policy.dead_letter_exchange is None:
@@ -145,6 +164,23 @@ class Transaction:
         elif outcome == "reject":
             settlement.reject(popped, now_ms)
         else:
-            for queue, places in grouped(popped).items():
+            for queue, places in grouped(settlement.of_queues(popped)).items():
                 for lane, index in places:
                     queue.settle(lane, index)
+
+
+def marks_bytes_max(read: dict[StreamConsumer, list[int]]) -> int:
+    """The most that the journal needs for the marks that these acknowledgements move."""
+    return sum(
+        consumer.mark_bytes_max()
+        for consumer, ordinals in read.items()
+        if consumer.would_reach(ordinals) is not None
+    )
+
+
+def _acknowledge(consumer: StreamConsumer, ordinals: list[int]) -> None:
+    reached = consumer.would_reach(ordinals)
+    for ordinal in ordinals:
+        consumer.window.settle(ordinal)
+    if reached is not None:
+        consumer.move_to(reached)

@@ -9,8 +9,11 @@ import pytest
 from tidemark.broker.arguments import (
     Overflow,
     QueuePolicy,
+    StreamReading,
     check_equivalent,
     check_queue_arguments,
+    check_stream_reading,
+    interval_ms,
 )
 from tidemark.errors import PreconditionFailed
 from tidemark.model.values import Int8, Int16, Int64, Timestamp, UInt32
@@ -84,11 +87,6 @@ REFUSED = [
     ("x_delivery_limit", -1, "{value_negative,-1}"),
     ("x_queue_type", "no-such-type", "\"unsupported queue type 'no-such-type'\""),
     ("x_queue_type", 3, "{unacceptable_type,signedint}"),
-    (
-        "x_queue_type",
-        "stream",
-        "\"queue type 'stream' comes with a later version; use 'classic' or 'quorum'\"",
-    ),
 ]
 
 
@@ -167,3 +165,37 @@ def test_a_dead_letter_key_that_no_message_could_carry_is_refused() -> None:
     for key in ("k" * 256, "é" * 128):
         with pytest.raises(PreconditionFailed, match="max_bytes_exceeded,255"):
             check(x_dead_letter_exchange="dlx", x_dead_letter_routing_key=key)
+
+
+READINGS: list[tuple[dict[str, Any], StreamReading]] = [
+    ({}, StreamReading(offset="next")),
+    ({"x-stream-offset": "last"}, StreamReading(offset="last")),
+    ({"x-stream-offset": b"first"}, StreamReading(offset="first")),
+    ({"x-stream-offset": 17}, StreamReading(offset=None, from_seq=17)),
+    ({"x-stream-offset": Int64(-3)}, StreamReading(offset=None, from_seq=0)),
+    ({"x-stream-offset": Timestamp(9)}, StreamReading(offset=None, from_ms=9000)),
+    ({"x-stream-offset": "90s"}, StreamReading(offset=None, from_ms=910_000)),
+    ({"x-stream-offset": "5Y"}, StreamReading(offset=None, from_ms=0)),
+    ({"x-stream-offset": "mark"}, StreamReading(offset="mark", consumer="tag")),
+    (
+        {"x-stream-offset": "mark", "x-stream-consumer": "me", "x-stream-commit": "each"},
+        StreamReading(offset="mark", consumer="me", each=True),
+    ),
+    ({"x-stream-consumer": "me", "x-stream-commit": "boundary"}, StreamReading(consumer="me")),
+    (
+        {"x-stream-markers": True, "x-stream-shards": [2, 0, 2], "x-stream-on-reset": "restart"},
+        StreamReading(markers=True, shards=(0, 2), restart=True),
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "reading"), READINGS, ids=str)
+def test_a_consumer_of_a_stream_says_where_it_begins(
+    arguments: dict[str, Any], reading: StreamReading
+) -> None:
+    assert check_stream_reading("s", "/", "tag", arguments, now_ms=1_000_000) == reading
+
+
+@pytest.mark.parametrize("word", ["", "s", "5", "5x", "-5m", "5.0m", "٥m", "1234567890s", "5mm"])
+def test_what_is_no_interval_has_no_length(word: str) -> None:
+    assert interval_ms(word) is None

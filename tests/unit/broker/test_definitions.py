@@ -299,3 +299,18 @@ def test_an_existing_queue_is_kept_as_it_is() -> None:
     imported = import_definitions(broker, RABBITMQ)
     assert imported.kept["queues"] == 1
     assert broker.vhosts["shop"].queues["q"].policy.length_max is None
+
+
+def test_streams_come_in_as_streams_and_bad_ones_are_refused() -> None:
+    broker = a_broker()
+    arguments = {"x-queue-type": "stream", "x-max-age": "7D", "x-stream-key": "routing-key"}
+    queue = {"vhost": "/", "name": "s", "durable": True, "auto_delete": False, "arguments": arguments}
+    import_definitions(broker, {"queues": [queue]})
+    assert broker.vhosts["/"].queues["s"].keeps
+    [exported] = [each for each in export(broker)["queues"] if each["name"] == "s"]
+    assert (exported["type"], exported["arguments"]) == ("stream", arguments)
+
+    with pytest.raises(PreconditionFailed, match="x-max-length"):
+        import_definitions(
+            broker, {"queues": [queue | {"name": "t", "arguments": {**arguments, "x-max-length": 5}}]}
+        )

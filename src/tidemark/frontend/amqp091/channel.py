@@ -24,9 +24,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.broker import settlement
+from tidemark.broker.audience import StreamConsumer
 from tidemark.broker.consumer import Consumer
 from tidemark.broker.core import Holder, QueueCore, Unacked
 from tidemark.broker.publishing import Publishing
@@ -46,7 +47,13 @@ from tidemark.frontend.amqp091.confirms import Confirms
 from tidemark.frontend.amqp091.replies import reply_text
 from tidemark.frontend.services import ChannelStatistics, Services
 from tidemark.model.runs import BODY, EXCHANGE, KEY, PROPERTIES, PublishRun, Taken
-from tidemark.wire.amqp091.deliveries import encode_deliveries, encode_get_ok, encode_return
+from tidemark.wire.amqp091.deliveries import (
+    encode_deliveries,
+    encode_get_ok,
+    encode_marker,
+    encode_return,
+    encode_stream_deliveries,
+)
 from tidemark.wire.amqp091.events import AckRun, MethodFrame, Oversized
 from tidemark.wire.amqp091.methods import (
     AccessRequest,
@@ -99,6 +106,9 @@ from tidemark.wire.amqp091.methods import (
     TxSelectOk,
     encode_method,
 )
+
+if TYPE_CHECKING:
+    from tidemark.broker.streams.snapshots import Marker
 
 PLENTY = 1 << 30
 """Room without a limit."""
@@ -187,7 +197,7 @@ class Channel:
         self._arena = link.services.arena
         self._session = link.session
         self._unacked = Unacked()
-        self._consumers: dict[str, Consumer] = {}
+        self._consumers: dict[str, Consumer | StreamConsumer] = {}
         self._getters: dict[int, Holder] = {}
         """By queue number: who holds what was fetched with Basic.Get."""
         self._publishing: Publishing | None = None
@@ -420,15 +430,18 @@ class Channel:
             return max(0, self._global_prefetch - (self._unacked.count - fetched))
         return PLENTY
 
-    def deliver(self, consumer: Consumer, taken: Taken) -> bool:
+    def deliver(self, consumer: Consumer | StreamConsumer, taken: Taken) -> bool:
         unacked = self._unacked
         first = unacked.skip(len(taken)) if consumer.no_ack else unacked.add(consumer, taken)
         try:
+            if consumer.window is not None:
+                self._send_of_stream(consumer, taken, first)  # type: ignore[arg-type]
+                return True
             data = encode_deliveries(
                 self._arena,
                 taken,
                 self.number,
-                consumer.tag.encode("utf-8", "surrogateescape"),
+                _raw(consumer.tag),
                 first,
                 self._link.frame_max,
                 consumer.count_header,
@@ -441,7 +454,50 @@ class Channel:
         self._link.send(data)
         return True
 
-    def cancelled(self, consumer: Consumer) -> None:
+    def _send_of_stream(self, consumer: StreamConsumer, taken: Taken, first: int) -> None:
+        self._link.send(
+            encode_stream_deliveries(
+                self._arena,
+                consumer.queue,
+                taken,
+                self.number,
+                _raw(consumer.tag),
+                first,
+                self._link.frame_max,
+                self._services.broker.streams.history,
+            )
+        )
+
+    def deliver_marker(self, consumer: StreamConsumer, marker: Marker) -> None:
+        headers = {
+            "x-stream-marker": True,
+            "x-stream-history": marker.history.hex(),
+            "x-stream-from": marker.from_,
+            "x-stream-to": marker.to,
+            "x-stream-count": marker.count,
+            "x-stream-tombstones": marker.tombstones,
+            "x-stream-hash": f"{marker.digest:032x}",
+        }
+        self._send_marker(consumer, marker.to, headers)
+
+    def deliver_reset(self, consumer: StreamConsumer, seq: int) -> None:
+        history = self._services.broker.streams.history.hex()
+        self._send_marker(consumer, seq, {"x-stream-reset": True, "x-stream-history": history})
+
+    def _send_marker(self, consumer: StreamConsumer, seq: int, headers: dict[str, Any]) -> None:
+        tag = self._unacked.add_boundary(consumer, seq)
+        self._link.send(
+            encode_marker(
+                self.number,
+                _raw(consumer.tag),
+                tag,
+                _raw(consumer.queue.name),
+                headers,
+                self._link.frame_max,
+            )
+        )
+
+    def cancelled(self, consumer: Consumer | StreamConsumer) -> None:
         self._consumers.pop(consumer.tag, None)
         if self._link.capable_of("consumer_cancel_notify"):
             self._reply(BasicCancel(consumer_tag=consumer.tag, no_wait=True))
@@ -449,7 +505,7 @@ class Channel:
     def touch_queues(self) -> None:
         """There may be room again: let the broker look at the queues of all consumers."""
         for consumer in self._consumers.values():
-            consumer.queue.touch()
+            consumer.stir()
 
     # Settling ----------------------------------------------------------------------------------------------
 
@@ -492,13 +548,16 @@ class Channel:
         else:
             settlement.reject(popped, self._services.now_ms)
         _check_settled(first, last, len(popped))
+        _check_no_stream(popped, "basic.nack and basic.reject")
         if self._global_prefetch:
             self.touch_queues()
 
     def _recover(self, method: BasicRecover | BasicRecoverAsync) -> None:
         if not method.requeue:
             raise NotImplementedHere(reason="recover with requeue=false is not offered")
-        settlement.requeue(self._unacked.pop(0, 0))
+        popped = self._unacked.pop(0, 0)
+        settlement.requeue(popped)
+        _check_no_stream(popped, "basic.recover")
         if self._global_prefetch:
             self.touch_queues()
         if isinstance(method, BasicRecover):
@@ -536,9 +595,11 @@ class Channel:
             for first, last, outcome in self._transaction_settled
         ]
         try:
-            for first, last, popped, _outcome in settled:
+            for first, last, popped, outcome in settled:
                 _check_settled(first, last, len(popped))
-        except PreconditionFailed:
+                if outcome != "accept":
+                    _check_no_stream(popped, "basic.nack and basic.reject")
+        except (PreconditionFailed, NotImplementedHere):
             for _first, _last, popped, _outcome in settled:
                 settlement.requeue(popped)
             raise
@@ -821,6 +882,25 @@ def _check_settled(first: int, last: int, count: int) -> None:
             )
     elif first == 0 and last and not count:
         raise _unknown_tag(last)
+
+
+def _check_no_stream(popped: list[tuple[Holder, int, int]], method: str) -> None:
+    """A consumer of a stream cannot give messages back, for it would wait in vain to be given them again.
+
+    One that has ended may: it has not acknowledged them, and finds them behind its mark. Clients do so when they
+    stop with messages that they have not looked at.
+    """
+    for consumer in settlement.of_streams(popped):
+        if not consumer.ended:
+            stream = consumer.queue
+            raise NotImplementedHere(
+                reason=f"{method} not supported by stream queues queue '{stream.name}' "
+                f"in vhost '{stream.spec.vhost}'"
+            )
+
+
+def _raw(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
 
 
 def _unknown_tag(tag: int) -> PreconditionFailed:

@@ -1,1 +1,2 @@
 from tidemark.wire.amqp091._deliveries_py import encode_deliveries as encode_deliveries
+from tidemark.wire.amqp091._deliveries_py import encode_stream_deliveries as encode_stream_deliveries

@@ -47,6 +47,7 @@ cdef enum:
     HAS_USER_ID = 32
     DIRECT_REPLY = 128
     HAS_COPIES = 64
+    HAS_PRODUCER = 256
 
 # Property flags, first property highest.
 cdef enum:
@@ -136,9 +137,9 @@ cdef const uint8_t *skip_value(const uint8_t *p, const uint8_t *end, int depth) 
 
 
 cdef bint check_entries(
-    const uint8_t *p, const uint8_t *end, int depth, bint named, bint *copies
+    const uint8_t *p, const uint8_t *end, int depth, bint named, int64_t *noted
 ) noexcept nogil:
-    """Whether the entries of a table (`named`) or array are well formed; notes CC and BCC."""
+    """Whether the entries of a table (`named`) or array are well formed; notes CC, BCC and x-producer."""
     cdef Py_ssize_t size
     while p < end:
         if named:
@@ -146,11 +147,14 @@ cdef bint check_entries(
             p += 1
             if size > end - p:
                 return False
-            if copies != NULL and (
-                size == 2 and p[0] == c'C' and p[1] == c'C'
-                or size == 3 and p[0] == c'B' and p[1] == c'C' and p[2] == c'C'
-            ):
-                copies[0] = True
+            if noted != NULL:
+                if (
+                    size == 2 and p[0] == c'C' and p[1] == c'C'
+                    or size == 3 and p[0] == c'B' and p[1] == c'C' and p[2] == c'C'
+                ):
+                    noted[0] |= HAS_COPIES
+                elif size == 10 and memcmp(p, b"x-producer", 10) == 0:
+                    noted[0] |= HAS_PRODUCER
             p += size
         p = skip_value(p, end, depth)
         if p == NULL:
@@ -183,7 +187,6 @@ cdef bint inspect(const uint8_t *p, Py_ssize_t available, Facts *facts) noexcept
     cdef const uint8_t *text
     cdef uint16_t flags, word
     cdef Py_ssize_t size
-    cdef bint copies = False
     facts.flags, facts.priority, facts.ttl_ms = 0, 0, -1
     if available < 2:
         return False
@@ -210,10 +213,10 @@ cdef bint inspect(const uint8_t *p, Py_ssize_t available, Facts *facts) noexcept
             return False
         size = load32(p)
         p += 4
-        if size > end - p or not check_entries(p, p + size, 1, True, &copies):
+        if size > end - p or not check_entries(p, p + size, 1, True, &facts.flags):
             return False
         p += size
-        facts.flags |= HAS_HEADERS | (HAS_COPIES if copies else 0)
+        facts.flags |= HAS_HEADERS
     if flags & DELIVERY_MODE:
         if p >= end:
             return False

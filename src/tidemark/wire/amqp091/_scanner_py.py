@@ -32,6 +32,7 @@ from tidemark.model._runs_py import (
     HAS_COPIES,
     HAS_EXPIRATION,
     HAS_HEADERS,
+    HAS_PRODUCER,
     HAS_USER_ID,
     IMMEDIATE,
     MANDATORY,
@@ -327,6 +328,8 @@ def inspect_properties(raw: bytes | memoryview) -> tuple[int, int, int]:
         flags |= HAS_HEADERS
         if "CC" in properties.headers or "BCC" in properties.headers:
             flags |= HAS_COPIES
+        if "x-producer" in properties.headers:
+            flags |= HAS_PRODUCER
     if properties.delivery_mode == PERSISTENT_MODE:
         flags |= PERSISTENT
     if properties.reply_to == DIRECT_REPLY_TO:

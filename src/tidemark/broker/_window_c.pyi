@@ -1,0 +1,1 @@
+from tidemark.broker._window_py import Window as Window
