@@ -19,6 +19,7 @@ from typing import Any, Literal
 from tidemark.broker.config import BrokerConfig
 from tidemark.errors import ConfigError
 from tidemark.frontend.amqp091.config import Amqp091Config
+from tidemark.frontend.stream.config import StreamConfig
 from tidemark.model import settings
 from tidemark.model.settings import Setting, setting
 from tidemark.store.config import StoreConfig
@@ -133,6 +134,7 @@ SECTIONS: dict[str, type[Any]] = {
     "broker": BrokerConfig,
     "store": StoreConfig,
     "amqp091": Amqp091Config,
+    "stream": StreamConfig,
 }
 
 
@@ -146,6 +148,7 @@ class Config:
     broker: BrokerConfig
     store: StoreConfig
     amqp091: Amqp091Config
+    stream: StreamConfig
     origins: Mapping[str, str]
     """Key → "default", "file NAME", the environment variable or the flag."""
 

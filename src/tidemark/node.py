@@ -22,10 +22,12 @@ from tidemark.broker.core import Restorer
 from tidemark.config import Config
 from tidemark.errors import DiskFull, StoreError
 from tidemark.frontend.amqp091.config import Amqp091Config
-from tidemark.frontend.amqp091.connection import Amqp091
+from tidemark.frontend.opening import Opening
 from tidemark.frontend.services import FrontEnd, Login, PeerInfo, Verdict
+from tidemark.frontend.stream.config import StreamConfig
+from tidemark.frontend.stream.pace import Pace
 from tidemark.model.arena import MEMORY, Arena, Writer
-from tidemark.ports import Disk
+from tidemark.ports import Apart, Disk
 from tidemark.store.journal import RecoveryReport
 from tidemark.store.store import Store
 from tidemark.wire.amqp091.content import Amqp091Content
@@ -39,6 +41,9 @@ class Outside(Protocol):
 
     def due(self) -> None:
         """Something happened outside a read: call `turn` soon."""
+
+    def replaced(self, old: FrontEnd, new: FrontEnd) -> None:
+        """`new` takes the place of `old` at its socket."""
 
     def login(self, front_end: FrontEnd, login: Login) -> None:
         """Check this login and call `Node.verdict`, in a later turn."""
@@ -63,11 +68,19 @@ class Alarms:
 class Node:
     """Fits `frontend.services.Services`."""
 
-    def __init__(self, config: Config, disk: Disk, outside: Outside, entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        disk: Disk,
+        outside: Outside,
+        entropy: Callable[[int], bytes],
+        apart: Apart | None = None,
+    ) -> None:
         self.settings = config
         self.now_ms = 0
         self.failed: StoreError | None = None
         self.alarms = Alarms()
+        self.pace = Pace()
         self.front_ends: dict[FrontEnd, PeerInfo] = {}
         self.touched_front_ends: dict[FrontEnd, None] = {}
         self._waiting: dict[FrontEnd, None] = {}
@@ -75,7 +88,7 @@ class Node:
         self._outside = outside
         self._disk = disk
         self.arena = Arena()
-        self.store = Store(self.arena, disk, config.store, entropy)
+        self.store = Store(self.arena, disk, config.store, entropy, apart)
         self.catalog = self.store.catalog
         self.journal = self.store.journal
         self.broker = Broker(
@@ -100,11 +113,12 @@ class Node:
         self.store.open()
         for change in self.catalog.recover(now_ms):
             self.broker.apply(catalog.decode(change))
-        restorer = Restorer(self.arena, dict(self.broker.queues))
-        report = self.journal.recover(restorer, now_ms, self.broker.queue_name)
+        restorer = Restorer(self.arena, dict(self.broker.targets()))
+        report = self.journal.recover(restorer, now_ms, self.broker.queue_name, self.broker)
         self.broker.next_number = max(self.broker.next_number, report.queue_max + 1)
         self.broker.create_defaults()
         self._show()
+        self.broker.streams.recovered(now_ms)
         self.turn(now_ms)
         return report
 
@@ -122,6 +136,8 @@ class Node:
                 # Ends that found no room are tried again. The rest goes on: segments become free only by a flush.
                 full = True
             self._flush(now_ms)
+            if not full:
+                self._checkpoint(now_ms)
         except StoreError as error:
             self._fail(error)
         else:
@@ -132,6 +148,14 @@ class Node:
         if not self.catalog.full:
             # Else the messages wait too: none is on the disk before the queue it belongs to.
             self.journal.flush(now_ms)
+
+    def _checkpoint(self, now_ms: int) -> None:
+        if not self.broker.dirty:
+            # Every end is written: what is in memory is what the journal says.
+            went_well = self.store.checkpoint(self.broker, now_ms)
+            if went_well is not None:
+                level, event = ("info", "checkpoint made") if went_well else ("warning", "checkpoint failed")
+                self._outside.note(level, event, ms=self.journal.checkpointer.took_ms)
 
     def _check_room(self, full: bool = False) -> None:
         """Let publishers wait as soon as the store has only its reserve left. `watch` lets them go on."""
@@ -177,14 +201,14 @@ class Node:
 
     def _show(self) -> None:
         """Let consumers see what is on the disk."""
-        if self.settings.broker.show == "at-once":
-            return
         arena = self.arena
-        arena.shown_seq = self.journal.durable_seq
-        if arena.hidden:
-            hidden, arena.hidden = arena.hidden, []
-            for queue in hidden:
-                queue.show()
+        if self.settings.broker.show != "at-once":
+            arena.shown_seq = self.journal.durable_seq
+        stirred = self.broker.streams.shown(arena.shown_seq)
+        hidden, arena.hidden = arena.hidden, []
+        for queue in hidden:
+            queue.show()
+        if hidden or stirred:
             self._outside.due()
 
     def maintain(self, now_ms: int, budget_bytes: int) -> bool:
@@ -198,6 +222,7 @@ class Node:
             if self.catalog.wants_rewrite:
                 self.catalog.rewrite(self.broker.image(), now_ms)
                 self._tell_waiting()  # the image holds what was on its way
+            self._checkpoint(now_ms)
         except StoreError as error:
             self._fail(error)
             return False
@@ -210,12 +235,23 @@ class Node:
         self.at(now_ms)
         for front_end in list(self.front_ends):
             front_end.tick(now_ms)
+        if self.failed is None:
+            try:
+                self.broker.streams.tick(now_ms)
+            except DiskFull:
+                self._check_room(full=True)
+            except StoreError as error:
+                self._fail(error)
+            for problem in self.broker.streams.damage:
+                self._outside.note("error", "stream damaged", error=str(problem))
+            self.broker.streams.damage.clear()
 
     def next_wake_ms(self) -> int:
         return self.broker.next_wake_ms()
 
     def close(self, now_ms: int) -> None:
         """Front ends have gone: write the rest. Call `completed` until `closed` says True."""
+        self.broker.streams.closing()
         self.turn(now_ms)
         if self.failed is None:
             try:
@@ -230,7 +266,7 @@ class Node:
         if not self.store.idle:
             return False
         try:
-            self.store.closed()
+            self.store.closed(None if self.broker.dirty else self.broker)
         except StoreError as error:
             self._fail(error)
         return True
@@ -252,11 +288,17 @@ class Node:
 
     def connect(self, peer: PeerInfo) -> FrontEnd:
         """A client has connected: the machine that will speak with it."""
-        front_end = Amqp091(self, peer)
+        front_end = Opening(self, peer)
         self.front_ends[front_end] = peer
         if self.alarms.reason:
             front_end.block(self.alarms.reason)
         return front_end
+
+    def become(self, old: FrontEnd, new: FrontEnd) -> None:
+        """A connection has said what it speaks."""
+        self.front_ends[new] = self.front_ends.pop(old)
+        self.touched_front_ends.pop(old, None)
+        self._outside.replaced(old, new)
 
     def disconnect(self, front_end: FrontEnd) -> None:
         """Its socket is gone."""
@@ -297,8 +339,16 @@ class Node:
     # Services: what front ends ask ---------------------------------------------------------
 
     @property
+    def name(self) -> str:
+        return self.settings.node.name
+
+    @property
     def config(self) -> Amqp091Config:
         return self.settings.amqp091
+
+    @property
+    def stream_config(self) -> StreamConfig:
+        return self.settings.stream
 
     def journal_durable(self) -> int:
         return self.journal.durable_seq
@@ -308,6 +358,7 @@ class Node:
 
     def journal_settlements(self) -> int:
         self.broker.turn(self.now_ms)
+        self.broker.streams.flush(self.now_ms)
         return self.journal.last_seq
 
     def authenticate(self, front_end: FrontEnd, login: Login) -> None:

@@ -20,11 +20,15 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from wire_streams import FRAME_MAX, scan, some_cuts, some_properties, some_stream, spoiled
+from wire_streams import FRAME_MAX, scan, some_cuts, some_frames, some_properties, some_stream, spoiled
 
-from tidemark.errors import SyntaxFault
+from tidemark.errors import ContentTooLarge, FrameError, SyntaxFault
+from tidemark.frontend.stream.batches import Allowance, decode
+from tidemark.frontend.stream.config import StreamConfig
+from tidemark.frontend.stream.fields import Fields
 from tidemark.wire.amqp091 import _scanner_c, _scanner_py, methods, sasl, tables
 from tidemark.wire.amqp091.properties import decode_properties, encode_properties
+from tidemark.wire.stream.frames import FrameReader
 
 CUTS: tuple[tuple[int, ...], ...] = ((), (1,) * 64, (7, 100, 8, 3000))
 DISCARDS = (1, 0, 2, 0, 1)
@@ -39,6 +43,31 @@ def check(data: bytes) -> None:
     for mechanism in sasl.MECHANISMS:
         survives(data, lambda raw, name=mechanism: sasl.read_response(name, raw), None)  # type: ignore[misc]
     assert inspected(_scanner_c, data) == inspected(_scanner_py, data)
+    check_frames(data)
+
+
+def check_frames(data: bytes) -> None:
+    """The stream protocol: the same frames however they are cut, and rows that are read or refused."""
+    read = [frames_of(data, cuts) for cuts in CUTS]
+    assert all(one == read[0] for one in read), f"frames depend on the cuts: {read}"
+    for header, payload in read[0][0]:
+        try:
+            for batch in decode(Fields(header, "fuzz"), payload, Allowance(StreamConfig())):
+                assert len(list(batch)) == batch.count
+        except (SyntaxFault, ContentTooLarge):
+            pass
+
+
+def frames_of(data: bytes, cuts: tuple[int, ...]) -> tuple[list[tuple[dict[str, Any], bytes]], str]:
+    reader, found = FrameReader(1 << 20), []
+    try:
+        for cut in (*cuts, len(data)):
+            for frame in reader.feed(data[:cut]):
+                found.append((frame.header, bytes(frame.payload)))
+            data = data[cut:]
+    except FrameError as error:
+        return found, str(error)
+    return found, ""
 
 
 def check_scanners(data: bytes) -> None:
@@ -77,7 +106,9 @@ def inspected(module: Any, data: bytes) -> Any:
 
 
 def some_input(dice: Random) -> bytes:
-    match dice.randrange(6):
+    match dice.randrange(9):
+        case 6 | 7 | 8:
+            return spoiled(dice, some_frames(dice))
         case 0:
             return spoiled(dice, some_properties(dice))
         case 1:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
+from tidemark.model.rows import Row, RowBatch
 from tidemark.model.runs import BODY, EXCHANGE, FLAGS, KEY, PRIORITY, PROPERTIES, TTL
 from tidemark.model.values import Decimal, Float32, Int8, Timestamp, UInt32
 from tidemark.wire.amqp091 import methods as m
@@ -19,6 +20,8 @@ from tidemark.wire.amqp091.events import (
 )
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, encode_content
 from tidemark.wire.amqp091.properties import NO_PROPERTIES, Properties, encode_properties
+from tidemark.wire.stream.frames import Kind, encode_frame
+from tidemark.wire.stream.rows import encode_rows
 
 FRAME_MAX = 4096
 
@@ -198,6 +201,49 @@ def spoiled(dice: Random, stream: bytes) -> bytes:
             case _:
                 data[at:at] = data[at : at + dice.choice([1, 8, 60])]
     return bytes(data)
+
+
+def some_frames(dice: Random) -> bytes:
+    """Frames of the stream protocol that put rows, in both encodings."""
+    out: list[Any] = []
+    for number in range(dice.randint(1, 3)):
+        header, payload = some_arrow(dice) if dice.random() < 0.5 else encode_rows(some_rows(dice))
+        out += encode_frame(Kind.REQUEST, number + 1, {"op": "put", "stream": "s", **header}, payload)
+    return b"".join(out)
+
+
+def some_rows(dice: Random) -> RowBatch:
+    rows = []
+    for _ in range(dice.randint(0, 5)):
+        deleted = dice.random() < 0.2
+        key = dice.randbytes(dice.randint(0, 9)) if deleted or dice.random() < 0.8 else None
+        value = b"" if deleted else dice.randbytes(dice.randint(0, 30))
+        properties = some_properties(dice) if dice.random() < 0.3 else b""
+        rows.append(Row(key, value, properties, deleted, dice.choice([-1, 0, 7])))
+    return RowBatch.build(rows)
+
+
+def some_arrow(dice: Random) -> tuple[dict[str, Any], list[bytes]]:
+    import pyarrow as pa
+
+    rows = list(some_rows(dice))
+    kind = dice.choice([pa.binary(), pa.binary(), pa.large_binary(), pa.binary_view()])
+    columns: dict[str, Any] = {
+        "key": pa.array([row.key for row in rows], kind),
+        "value": pa.array([None if row.tombstone else row.value for row in rows], kind),
+        "deleted": pa.array([row.tombstone for row in rows], pa.bool_()),
+    }
+    if dice.random() < 0.3:
+        columns["headers"] = pa.array(
+            [[{"key": "a", "value": row.value}] for row in rows],
+            pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        )
+    batch = pa.record_batch(columns)
+    sink = pa.BufferOutputStream()
+    codec = dice.choice([None, None, None, "lz4"])
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(batch)
+    return {"encoding": "arrow"}, [sink.getvalue().to_pybytes()]
 
 
 def some_cuts(dice: Random, length: int) -> list[int]:

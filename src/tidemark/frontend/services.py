@@ -15,6 +15,8 @@ from typing import Any, Protocol
 from tidemark.broker.broker import Broker
 from tidemark.broker.consumer import ConsumerStatistics
 from tidemark.frontend.amqp091.config import Amqp091Config
+from tidemark.frontend.stream.config import StreamConfig
+from tidemark.frontend.stream.pace import Pace
 from tidemark.model.arena import Arena
 
 
@@ -108,8 +110,8 @@ class FrontEnd(Protocol):
     def tick(self, now_ms: int) -> None:
         """Called about once a second."""
 
-    def output(self) -> list[bytes]:
-        """What is to be sent, once."""
+    def output(self) -> list[Any]:
+        """What is to be sent, once: bytes, or anything that lies in memory like them."""
 
     def wants_read(self) -> bool:
         """False while nothing more must be read from the socket. Ask after every turn."""
@@ -139,7 +141,18 @@ class Services(Protocol):
     def arena(self) -> Arena: ...
 
     @property
+    def name(self) -> str:
+        """What this node calls itself."""
+
+    @property
     def config(self) -> Amqp091Config: ...
+
+    @property
+    def stream_config(self) -> StreamConfig: ...
+
+    @property
+    def pace(self) -> Pace:
+        """Whose turn it is to be given rows."""
 
     @property
     def now_ms(self) -> int:
@@ -154,6 +167,9 @@ class Services(Protocol):
     def journal_settlements(self) -> int:
         """Put every settlement made so far into the journal (`broker.turn`) and return the journal's last
         sequence: when that is durable, so are they."""
+
+    def become(self, old: FrontEnd, new: FrontEnd) -> None:
+        """`new` takes the place of `old`: what comes from its socket goes to `new` from now on."""
 
     def authenticate(self, front_end: FrontEnd, login: Login) -> None:
         """Check a login; `front_end.verdict` is called in a later turn, unless its socket has gone."""

@@ -3,7 +3,8 @@
 
 from collections import deque
 
-from cpython.memoryview cimport PyMemoryView_GET_BUFFER
+from cpython.buffer cimport PyBuffer_IsContiguous
+from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
@@ -196,11 +197,13 @@ cdef class Flusher:
 
     def submit(self, int64_t ticket, int fd, int64_t offset, data):
         cdef:
-            object view = memoryview(data).cast("B")
+            object view = PyMemoryView_FromObject(data)
             Shared *shared = self._shared
             Job *grown
             Job *job
             int full = 0
+        if not PyBuffer_IsContiguous(PyMemoryView_GET_BUFFER(view), b"C"):
+            raise TypeError("the bytes do not lie together")
         if ticket <= self._submitted:
             raise ValueError(f"ticket {ticket} does not follow {self._submitted}")
         if not self._running:
@@ -219,10 +222,11 @@ cdef class Flusher:
             job.data = <char *>PyMemoryView_GET_BUFFER(view).buf
             job.length = PyMemoryView_GET_BUFFER(view).len
             shared.count += 1
-            pthread_cond_signal(&shared.wake)
         pthread_mutex_unlock(&shared.lock)
         if full:
             raise MemoryError()
+        # Not under the lock, which is the first thing that the thread wants.
+        pthread_cond_signal(&shared.wake)
         self._submitted = ticket
         self._kept.append((ticket, view))
 

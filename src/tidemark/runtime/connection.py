@@ -41,6 +41,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if raw is not None:
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # A peer that has vanished is found even when its protocol lets it be silent.
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.front_end = self._server.connected(self, _peer(transport))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002

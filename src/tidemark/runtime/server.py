@@ -24,6 +24,7 @@ from tidemark.errors import ConfigError, StoreError
 from tidemark.frontend.services import FrontEnd, Login, PeerInfo
 from tidemark.node import Node
 from tidemark.runtime import machine
+from tidemark.runtime.apart import Forked
 from tidemark.runtime.authenticator import Authenticator
 from tidemark.runtime.clock import Clock
 from tidemark.runtime.connection import ConnectionShell
@@ -65,6 +66,8 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.get_running_loop()
         self._turn_due = False
+        self._turn_follows = False
+        """A turn that is asked for now runs at the end of this callback: the loop need not come round for it."""
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = NEVER_MS
         self.memory_high_bytes = config.limits.memory_high_bytes or int(
@@ -91,7 +94,8 @@ class Server:
         listeners = self._bind()
         try:
             self._disk = FileDisk(self.config.node.data)
-            self.node = Node(self.config, self._disk, self, os.urandom)
+            apart = Forked(self.config.node.data)
+            self.node = Node(self.config, self._disk, self, os.urandom, apart)
             self.authenticator = Authenticator(self.node.broker.access)
             began_ms = self.clock.now_ms()
             report = self.node.start(began_ms)
@@ -210,12 +214,16 @@ class Server:
     def due(self) -> None:
         if not self._turn_due:
             self._turn_due = True
-            self._loop.call_soon(self._turn)
+            if not self._turn_follows:
+                self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._turn_due = False
         node = self.node
-        node.turn(self.clock.now_ms())
+        try:
+            node.turn(self.clock.now_ms())
+        finally:
+            # Not sooner: what the turn touches is flushed below and needs no other turn.
+            self._turn_due = False
         touched = node.touched_front_ends
         if touched:
             node.touched_front_ends = {}
@@ -225,7 +233,8 @@ class Server:
                     shell.flush()
         if self._read_from:
             for shell in self._read_from:
-                shell.check_reading()
+                if shell.front_end not in touched:  # else `flush` has done it
+                    shell.check_reading()
             self._read_from.clear()
         if self.paused:
             for shell in list(self.paused):
@@ -253,9 +262,16 @@ class Server:
 
     def _disk_news(self) -> None:
         self._disk.answer_bell()
-        self.node.completed(self.clock.now_ms())
-        if self._durable_waits:
-            self._end_waits()
+        self._turn_follows = not self._turn_due
+        try:
+            self.node.completed(self.clock.now_ms())
+            if self._durable_waits:
+                self._end_waits()
+        finally:
+            if self._turn_follows:
+                self._turn_follows = False
+                if self._turn_due:
+                    self._turn()
 
     async def until_durable(self, seq: int) -> None:
         """Wait until the catalog is on the disk up to this sequence.
@@ -323,9 +339,15 @@ class Server:
             front_end.shutdown(320, f"this broker takes {limit} connections and has them")
         return front_end
 
+    def replaced(self, old: FrontEnd, new: FrontEnd) -> None:
+        shell = self._shells.pop(old)
+        self._shells[new] = shell
+        shell.front_end = new
+
     def received(self, shell: ConnectionShell, data: memoryview) -> int:
         self._read_from[shell] = None
-        self.due()
+        if not self._turn_due:
+            self.due()
         self.node.at(self.clock.now_ms())
         return shell.front_end.receive(data)
 

@@ -44,6 +44,7 @@ class CountingJournal(Writer):
     def __init__(self, arena: Arena) -> None:
         super().__init__(arena, JOURNAL)
         self.durable_seq = 0
+        self.histories = [(bytes(16), 1)]
         self.settlements: list[tuple[int, int]] = []
 
     @property

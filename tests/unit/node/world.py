@@ -42,6 +42,10 @@ class NodeWorld:
     def due(self) -> None:
         pass
 
+    def replaced(self, old: FrontEnd, new: FrontEnd) -> None:
+        client = self.clients[new] = self.clients.pop(old)
+        client.front_end = new  # type: ignore[assignment]
+
     def login(self, front_end: FrontEnd, login: Login) -> None:
         self.node.verdict(front_end, Verdict(login.user))
 

@@ -30,9 +30,13 @@ class Outside:
         self.node: Node
         self.notes: list[tuple[str, str]] = []
         self.logins: list[tuple[FrontEnd, Login]] = []
+        self.replacements: dict[FrontEnd, FrontEnd] = {}
 
     def due(self) -> None:
         pass
+
+    def replaced(self, old: FrontEnd, new: FrontEnd) -> None:
+        self.replacements[old] = new
 
     def login(self, front_end: FrontEnd, login: Login) -> None:
         self.logins.append((front_end, login))
@@ -48,6 +52,7 @@ class Peer:
         self.node = node
         self.front_end = node.connect(HERE)
         self.write(PROTOCOL_HEADER)
+        self.front_end = outside.replacements[self.front_end]
         self.say(0, methods.ConnectionStartOk(mechanism="PLAIN", response=b"\0guest\0guest"))
         [(front_end, login)] = outside.logins
         outside.logins.clear()
