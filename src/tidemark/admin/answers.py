@@ -24,6 +24,8 @@ from tidemark.errors import (
 )
 
 BODY_BYTES_MAX = 64 << 20
+DEPTH_MAX = 64
+"""How deeply a body may be nested; in answers, what is nested more deeply is left out."""
 
 
 class Refused(Exception):
@@ -68,13 +70,15 @@ def done() -> Response:
     return Response(status_code=204)
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, depth: int = DEPTH_MAX) -> Any:
     """Arguments and headers as JSON can hold them: bytes become text, or base64 when they are none."""
     match value:
+        case dict() | list() | tuple() if not depth:
+            return "..."
         case dict():
-            return {_text(str(key)): plain(item) for key, item in value.items()}
+            return {_text(str(key)): plain(item, depth - 1) for key, item in value.items()}
         case list() | tuple():
-            return [plain(item) for item in value]
+            return [plain(item, depth - 1) for item in value]
         case bytes():
             try:
                 return value.decode()
@@ -99,7 +103,7 @@ async def body(request: Request) -> dict[str, Any]:
     """The JSON object that came with the request; an empty body is an empty object.
 
     Raises:
-        Refused: it is too large or no object.
+        Refused: it is too large, no object, nested too deeply, or has text that is not Unicode.
     """
     size, parts = 0, []
     async for part in request.stream():
@@ -115,7 +119,20 @@ async def body(request: Request) -> dict[str, Any]:
         raise Refused(400, "bad_request", "the body is not JSON") from None
     if not isinstance(found, dict):
         raise Refused(400, "bad_request", "the body must be a JSON object")
+    if _is_deeper(found, DEPTH_MAX):
+        raise Refused(400, "bad_request", f"the body is nested more than {DEPTH_MAX} deep")
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refused(400, "bad_request", "the body has half of a surrogate pair, which is no text") from None
     return found
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return depth == 0 or any(_is_deeper(each, depth - 1) for each in inner)
 
 
 def field(given: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:

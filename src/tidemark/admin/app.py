@@ -26,6 +26,7 @@ from tidemark.admin.resources import (
     overview,
     permissions,
     queues,
+    streams,
     users,
     vhosts,
 )
@@ -38,7 +39,8 @@ Entry = tuple[str, str, Resource]
 """Method, path below /api, function."""
 
 MODULES = (
-    overview, health, vhosts, users, permissions, queues, exchanges, bindings, connections, consumers, definitions,
+    overview, health, vhosts, users, permissions, queues, streams, exchanges, bindings, connections, consumers,
+    definitions,
 )  # fmt: skip
 
 

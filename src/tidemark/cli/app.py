@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli import ctl, store
+from tidemark.cli import ctl, store, stream
 
 app = typer.Typer(
     name="tidemark",
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(store.app, name="store")
+app.add_typer(stream.app, name="stream")
 
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 

@@ -14,10 +14,10 @@ import typer
 
 from tidemark.cli import CommandError
 from tidemark.cli.api import Api, path
-from tidemark.cli.output import show
+from tidemark.cli.output import details, show
 
 app = typer.Typer(
-    help="Manage a running broker: users, permissions, queues, connections, definitions.",
+    help="Manage a running broker: users, permissions, queues, streams, connections, definitions.",
     no_args_is_help=True,
 )
 
@@ -83,9 +83,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
     }
     alarms = [word for word in ("mem", "disk_free") if node[f"{word}_alarm"]]
     facts["alarms"] = ", ".join(alarms) or "none"
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        print(f"{name:<{width}}  {value}")
+    details(facts)
 
 
 # Users ------------------------------------------------------------------------------------
@@ -293,6 +291,107 @@ def delete_queue(
     """Delete a queue with its messages."""
     query = {"if-empty": str(if_empty).lower(), "if-unused": str(if_unused).lower()}
     context.obj.delete(path("queues", vhost, name), **query)
+
+
+# Streams ----------------------------------------------------------------------------------------
+
+Stream = Annotated[str, typer.Argument(help="Name of the stream.")]
+
+streams = _group(
+    "streams", "Streams: what they hold, how far consumers are, what is pinned. See also 'stream'."
+)
+marks = _group("marks", "How far the consumers of streams have come.")
+pins = _group("pins", "Snapshots of streams that are kept under a name.")
+lists = _group("list", "The same lists by another name: list streams, list marks, list pins.")
+
+
+@lists.command("streams")
+@streams.command("list")
+def list_streams(context: typer.Context, vhost: AnyVhost = "", as_json: Json = False) -> None:
+    """All streams with their counts."""
+    counts = ("live", "live_bytes", "tombstones", "held", "held_bytes", "memory_bytes")
+    columns = ("vhost", "name", "key", "shards", *counts, "boundary", "pins", "marks", "consumers")
+    show(context.obj.get(_where("streams", vhost)), columns, as_json=as_json)
+
+
+@streams.command("show")
+def show_stream(context: typer.Context, name: Stream, vhost: Vhost = "/", as_json: Json = False) -> None:
+    """Everything about one stream."""
+    found = context.obj.get(path("streams", vhost, name))
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        details(found)
+
+
+@streams.command("delete")
+def delete_stream(context: typer.Context, name: Stream, vhost: Vhost = "/") -> None:
+    """Delete a stream with everything in it, its marks and its pins."""
+    context.obj.delete(path("streams", vhost, name))
+
+
+@lists.command("marks")
+@marks.command("list")
+def list_marks(
+    context: typer.Context,
+    stream: Annotated[str, typer.Option(help="Only of this stream.")] = "",
+    vhost: AnyVhost = "",
+    as_json: Json = False,
+) -> None:
+    """How far the consumers of streams are, and how far behind."""
+    columns = ("vhost", "stream", "consumer", "sequence", "behind", "registered", "expired")
+    show(_of_streams(context.obj, "marks", vhost, stream), columns, as_json=as_json)
+
+
+@marks.command("reset")
+def reset_mark(
+    context: typer.Context,
+    stream: Stream,
+    consumer: Annotated[str, typer.Argument(help="Name of the consumer.")],
+    to: Annotated[int, typer.Option(help="Sequence behind which it goes on; 0 is the beginning.")] = 0,
+    vhost: Vhost = "/",
+) -> None:
+    """Send a consumer back, or ahead."""
+    context.obj.put(path("streams", vhost, stream, "marks", consumer), {"sequence": to})
+
+
+@marks.command("delete")
+def delete_mark(
+    context: typer.Context,
+    stream: Stream,
+    consumer: Annotated[str, typer.Argument(help="Name of the consumer.")],
+    vhost: Vhost = "/",
+) -> None:
+    """Forget a consumer: deletes no longer wait for it."""
+    context.obj.delete(path("streams", vhost, stream, "marks", consumer))
+
+
+@lists.command("pins")
+@pins.command("list")
+def list_pins(
+    context: typer.Context,
+    stream: Annotated[str, typer.Option(help="Only of this stream.")] = "",
+    vhost: AnyVhost = "",
+    as_json: Json = False,
+) -> None:
+    """Pinned snapshots, until when, and what they keep from being freed."""
+    columns = ("vhost", "stream", "name", "sequence", "lease_until_ms", "messages_kept", "bytes_kept")
+    show(_of_streams(context.obj, "pins", vhost, stream), columns, as_json=as_json)
+
+
+@pins.command("release")
+def release_pin(
+    context: typer.Context,
+    stream: Stream,
+    pin: Annotated[str, typer.Argument(help="Name of the pin.")],
+    vhost: Vhost = "/",
+) -> None:
+    """Let go of a pin; what only it kept is freed."""
+    context.obj.delete(path("streams", vhost, stream, "pins", pin))
+
+
+def _of_streams(api: Api, kind: str, vhost: str, stream: str) -> Any:
+    return api.get(path("streams", vhost or "/", stream, kind) if stream else _where(kind, vhost))
 
 
 exchanges = _group("exchanges", "Where messages are published.")

@@ -27,6 +27,13 @@ def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: boo
     print(json.dumps(list(rows), indent=2, ensure_ascii=False) if as_json else table(rows, columns))
 
 
+def details(facts: dict[str, Any]) -> None:
+    """Print the facts of one thing, a line each."""
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {_cell(value)}".rstrip())
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +15,9 @@ import pytest
 from helpers.amqp import drain, eventually, put
 from helpers.broker import BrokerProcess
 from pika.exceptions import ConnectionClosedByBroker
+
+from tidemark.admin import answers
+from tidemark.wire.stream.frames import PREAMBLE, Kind, encode_frame
 
 Api = Callable[..., httpx.Response]
 EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -353,3 +358,54 @@ def test_a_body_that_is_no_object_is_400(broker: BrokerProcess, body: bytes) -> 
     url = f"http://{broker.admin.host}:{broker.admin.port}/api/vhosts/x"
     answer = httpx.put(url, content=body, auth=("guest", "guest"))
     assert answer.status_code == 400
+
+
+# Bodies that nothing can be made of -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"queues": [{"name": "\\ud800", "vhost": "/"}]}', "surrogate"),
+        (b'{"a": ' + b"[" * 500 + b"]" * 500 + b"}", "nested"),
+    ],
+)
+def test_a_body_that_is_no_text_or_too_deep_is_refused(
+    broker: BrokerProcess, content: bytes, words: str
+) -> None:
+    url = f"http://{broker.admin.host}:{broker.admin.port}/api/definitions"
+    answer = httpx.post(url, content=content, auth=("guest", "guest"), timeout=10)
+    assert (answer.status_code, words in answer.json()["reason"]) == (400, True)
+    assert httpx.get(url, auth=("guest", "guest"), timeout=10).status_code == 200
+
+
+def test_a_stream_client_that_says_odd_things_about_itself_breaks_no_list(
+    broker: BrokerProcess, api: Api
+) -> None:
+    deep: Any = "x"
+    for _ in range(800):
+        deep = [deep]
+    hello = {
+        "op": "hello",
+        "user": "guest",
+        "password": "guest",
+        "vhost": "/",
+        "client": {"a": deep, "name": "odd"},
+    }
+    with socket.create_connection((broker.address.host, broker.address.port), 5) as peer:
+        peer.sendall(PREAMBLE + b"".join(encode_frame(Kind.REQUEST, 1, hello)))
+        assert peer.recv(4096)
+        answer = api("GET", "/connections")
+    assert answer.status_code == 200
+    assert [
+        one["client_properties"] for one in answer.json() if one["client_properties"].get("name") == "odd"
+    ] == [{"name": "odd"}]
+
+
+def test_what_is_in_the_broker_already_is_shown_however_odd_it_is() -> None:
+    deep: Any = "x"
+    for _ in range(2000):
+        deep = [deep]
+    shown = answers.plain({"\ud800": "\ud800", "deep": deep})
+    assert shown["?"] == "?"
+    assert json.dumps(shown)

@@ -1,0 +1,128 @@
+"""Where brokers are: the URL, and whom to try next after how long.
+
+    tidemark://user:password@host:port,host:port/vhost        tidemarks:// is the same over TLS
+
+`Endpoints` is the list as a machine: it names the next address and how long to wait before it. One round over
+the list is immediate; after each round without success the wait doubles, with dice, so that a thousand clients
+do not come back in the same moment. Brokers that a hello names are added at the end.
+
+Invariant: an address is never tried twice without all others in between.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+DEFAULT_PORT = 5672
+DEFAULT_TLS_PORT = 5671
+WAIT_FIRST_S = 0.05
+WAIT_S_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a URL says."""
+
+    addresses: tuple[Address, ...]
+    user: str
+    password: str = field(repr=False)
+    vhost: str
+    tls: bool
+
+
+def parse_url(url: str) -> Target:
+    """The parts of a URL; what is left out is guest, guest, 127.0.0.1, the default port and virtual host /.
+
+    Raises:
+        ValueError: it is not such a URL.
+    """
+    scheme, found, rest = url.partition("://")
+    if not found or scheme not in ("tidemark", "tidemarks"):
+        raise ValueError(f"{_hidden(url)!r} is not a URL such as tidemark://user:password@host:5672/vhost")
+    tls = scheme == "tidemarks"
+    authority, _, path = rest.partition("/")
+    login, at, hosts = authority.rpartition("@")
+    user, colon, password = login.partition(":")
+    default = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
+    return Target(
+        addresses=tuple(parse_address(part, default) for part in hosts.split(",")),
+        user=unquote(user) if at else "guest",
+        password=unquote(password) if at and colon else "guest",
+        vhost=unquote(path) or "/",
+        tls=tls,
+    )
+
+
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
+    """`host`, `host:port`, `[v6]:port`, or nothing at all for this machine.
+
+    Raises:
+        ValueError: the port is no number from 1 to 65535.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        port = port.removeprefix(":")
+    else:
+        host, _, port = text.partition(":")
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"{text!r} is not an address such as 127.0.0.1:5672: {port!r} is no port")
+    return Address(host or "127.0.0.1", int(port) if port else default_port)
+
+
+def members_of(welcome: Mapping[str, Any]) -> list[Address]:
+    """The brokers that a hello names. A broker that stands alone names only itself, as it sees itself: that may be
+    another address than the one which leads there, so it is not used."""
+    named = welcome.get("cluster") or []
+    return [parse_address(one) for one in named] if len(named) > 1 else []
+
+
+def _hidden(url: str) -> str:
+    """A URL for a message, without its password."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.rpartition(':')[0]}:…@{tail}" if at else url
+
+
+class Endpoints:
+    """The addresses of one client, in the order in which they are tried."""
+
+    def __init__(self, addresses: Iterable[Address], dice: random.Random | None = None) -> None:
+        self._addresses = list(dict.fromkeys(addresses))
+        self._dice = dice or random.Random()
+        self._next = 0
+        self._tried = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(map(str, self._addresses))
+
+    def next(self) -> tuple[Address, float]:
+        """Whom to try now, and how many seconds to wait first."""
+        rounds, place = divmod(self._tried, len(self._addresses))
+        wait = 0.0
+        if rounds and place == 0:
+            longest = min(WAIT_S_MAX, WAIT_FIRST_S * 2 ** min(rounds - 1, 20))
+            wait = self._dice.uniform(longest / 2, longest)
+        address = self._addresses[self._next % len(self._addresses)]
+        self._next += 1
+        self._tried += 1
+        return address, wait
+
+    def connected(self, others: Iterable[Address] = ()) -> None:
+        """The last one named let us in; when that connection breaks it is tried first."""
+        self._next = (self._next - 1) % len(self._addresses)
+        self._tried = 0
+        self._addresses = list(dict.fromkeys([*self._addresses, *others]))

@@ -1,0 +1,1192 @@
+"""The asyncio client: the same calls as the blocking one, awaited.
+
+`AsyncClient` and what it gives have the methods, arguments and errors of `tidemark.client.blocking`, where they are
+described; here is only what waiting in an event loop changes. Any number of tasks may use one client: their
+requests share the connection, and puts are stored in the order in which they were sent.
+
+What is opened (`connect_async`, `snapshot`, `as_of`, `pin`, `producer`) can be awaited or used with `async with`.
+
+Invariant: nothing here blocks the loop, and no task waits for an answer of a connection that has broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from tidemark.client import operations as ops
+from tidemark.client import protocol
+from tidemark.client.address import Address, Endpoints, Target, members_of, parse_url
+from tidemark.client.errors import (
+    ClientClosed,
+    Interrupted,
+    NotConnected,
+    ProducerClash,
+    TimedOut,
+    Unconfirmed,
+)
+from tidemark.client.operations import Call, Changes, Header, Named, Numbered, View, stream_name
+from tidemark.client.reading import (
+    Batch,
+    Commit,
+    Following,
+    OnReset,
+    Position,
+    Progress,
+    Range,
+    Reading,
+    Start,
+    moment_of,
+    position_of,
+    read_header,
+    sequence_of,
+)
+from tidemark.client.rows import ROW_COLUMNS, Writes
+from tidemark.client.values import (
+    Bytes,
+    DiffSummary,
+    Head,
+    KeyRule,
+    Mark,
+    Marker,
+    PinInfo,
+    Receipt,
+    Row,
+    Safety,
+    StreamInfo,
+)
+from tidemark.client.waiting import (
+    CONNECT_S_MAX,
+    FINAL,
+    SAFE_WAIT_S,
+    Lost,
+    NoAnswerYet,
+    left_until,
+    sentence_of,
+)
+from tidemark.errors import NotFound, PinExpired, StreamReset, TidemarkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+
+class _Closable(Protocol):
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=_Closable)
+
+
+class Opening(Generic[C]):
+    """Something on its way: await it, or let `async with` open and close it."""
+
+    def __init__(self, opening: Awaitable[C]) -> None:
+        self._opening = opening
+        self._opened: C | None = None
+
+    def __await__(self) -> Generator[Any, Any, C]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> C:
+        self._opened = await self._opening
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._opened is not None
+        await self._opened.__aexit__(kind, error, trace)
+
+
+# One connection -------------------------------------------------------------------------------------
+
+
+class Pending:
+    """A request whose answer is awaited."""
+
+    __slots__ = ("answer", "changed", "error", "frames", "lost", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.frames: deque[tuple[Header, memoryview]] = deque()
+        self.answer: tuple[Header, memoryview] | None = None
+        self.error: TidemarkError | None = None
+        self.lost: str | None = None
+        self.changed: asyncio.Future[None] | None = None
+        """Somebody waits for news of this."""
+
+    @property
+    def done(self) -> bool:
+        return self.answer is not None or self.error is not None or self.lost is not None
+
+    def wake(self) -> None:
+        if self.changed is not None and not self.changed.done():
+            self.changed.set_result(None)
+
+
+class Link(asyncio.Protocol):
+    """One connection and its machine. It is thrown away when it breaks."""
+
+    def __init__(self, machine: protocol.Connection) -> None:
+        self._machine = machine
+        self._pending: dict[int, Pending] = {}
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.broken: str | None = None
+        self.refused: TidemarkError | None = None
+
+    # What asyncio calls ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._take(self._machine.receive(data))
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        problem = sentence_of(exc) if isinstance(exc, OSError) else "the broker closed the connection"
+        self._take(self._machine.lost(problem))
+        self._break(problem)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # What the client calls ------------------------------------------------------------------------
+
+    @property
+    def history(self) -> str:
+        return str(self._machine.welcome.get("history", ""))
+
+    @property
+    def welcome(self) -> dict[str, Any]:
+        return self._machine.welcome
+
+    async def open(self, deadline: float) -> None:
+        """Wait for the login."""
+        try:
+            async with asyncio.timeout(left_until(deadline)):
+                await self._greeted
+        except TimeoutError:
+            raise NoAnswerYet from None
+        if self.broken is not None:
+            raise self.refused if isinstance(self.refused, FINAL) else Lost(self.broken, sent=False)
+
+    def start(self, header: Header, payload: Sequence[Any] = ()) -> Pending:
+        """Send a request and do not wait for its answer."""
+        if self.broken is not None:
+            raise Lost(self.broken, sent=False)
+        pending = Pending(self._machine.request(ops.on_branch(header, self.history), payload))
+        self._pending[pending.number] = pending
+        self._flush()
+        return pending
+
+    async def result(self, pending: Pending, deadline: float | None) -> tuple[Header, memoryview]:
+        """Wait for the answer, and before that until there is room for what we send."""
+        while not pending.done:
+            await self._news(pending, deadline)
+        if pending.error is not None:
+            raise pending.error
+        if pending.answer is None:
+            raise Lost(pending.lost or "", sent=True)
+        return pending.answer
+
+    async def next(self, pending: Pending, deadline: float | None) -> tuple[Header, memoryview] | None:
+        """Wait for the next part of an answer; None when the answer is complete."""
+        while not pending.frames and not pending.done:
+            await self._news(pending, deadline)
+        if pending.frames:
+            return pending.frames.popleft()
+        await self.result(pending, deadline)
+        return None
+
+    async def room(self, deadline: float | None) -> None:
+        """Wait until what was sent before has left."""
+        try:
+            async with asyncio.timeout(left_until(deadline)):
+                await self._writable.wait()
+        except TimeoutError:
+            raise NoAnswerYet from None
+
+    def credit(self, pending: Pending, size: int) -> None:
+        if self.broken is None:
+            self._machine.credit(pending.number, size)
+            self._flush()
+
+    def drop(self, pending: Pending, *, close: bool = True) -> None:
+        """Nobody wants the rest of this answer; `close` tells the broker to stop."""
+        self._pending.pop(pending.number, None)
+        if pending.answer is not None and "snapshot" in pending.answer[0]:
+            self._machine.abandon(pending.answer[0]["snapshot"])
+        if self.broken is None and not pending.done:
+            if close:
+                self._machine.drop(pending.number)
+            else:
+                self._machine.forget(pending.number)
+            self._flush()
+
+    def abandon(self, snapshot: int | str) -> None:
+        """Nobody reads this snapshot any more."""
+        self._machine.abandon(snapshot)
+
+    def close(self) -> None:
+        if self.broken is None:
+            self._machine.goodbye()
+            self._flush()
+            self._machine.lost("the client was closed")
+            self._break("the client was closed")
+
+    # Inside ---------------------------------------------------------------------------------------
+
+    async def _news(self, pending: Pending, deadline: float | None) -> None:
+        pending.changed = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(left_until(deadline)):
+                await pending.changed
+        except TimeoutError:
+            raise NoAnswerYet from None
+        finally:
+            pending.changed = None
+
+    def _take(self, events: list[protocol.Event]) -> None:
+        for event in events:
+            match event:
+                case protocol.Opened():
+                    self._greeted.set_result(None)
+                case protocol.Arrived(number, header, payload):
+                    if (pending := self._pending.get(number)) is not None:
+                        pending.frames.append((header, payload))
+                        pending.wake()
+                case protocol.Answered(number, header, payload):
+                    if (pending := self._pending.pop(number, None)) is not None:
+                        pending.answer = header, payload
+                        pending.wake()
+                case protocol.Refused(number, error):
+                    if (pending := self._pending.pop(number, None)) is not None:
+                        pending.error = error
+                        pending.wake()
+                case protocol.Ended(error):
+                    self.refused = error
+                    self._break(str(error))
+
+    def _flush(self) -> None:
+        parts = self._machine.data_to_send()
+        if parts and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+    def _break(self, problem: str) -> None:
+        if self.broken is None:
+            self.broken = problem
+            for pending in self._pending.values():
+                pending.lost = problem
+                pending.wake()
+            self._pending.clear()
+            self._writable.set()
+            if not self._greeted.done():
+                self._greeted.set_result(None)
+            if self._transport is not None:
+                self._transport.close()
+
+
+class Performed(NamedTuple, Generic[T]):
+    answer: T
+    attempts: int
+    link: Link
+
+
+# The client -----------------------------------------------------------------------------------------
+
+
+class AsyncClient:
+    """A client of one broker, or of one of several; made by `connect_async`. See `blocking.Client`."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        timeout: float = 30.0,
+        tls: ssl.SSLContext | None = None,
+        name: str = "tidemark-python",
+    ) -> None:
+        self.timeout = timeout
+        self._target = target
+        self._tls = tls if tls is not None or not target.tls else ssl.create_default_context()
+        self._name = name
+        self._endpoints = Endpoints(target.addresses)
+        self._connecting = asyncio.Lock()
+        self._closed = False
+        self._current: Link | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Say goodbye."""
+        self._closed = True
+        if self._current is not None:
+            self._current.close()
+            await asyncio.sleep(0)  # the transport closes in the next turn of the loop
+
+    # Streams ------------------------------------------------------------------------------------
+
+    async def stream(
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        key: KeyRule | None = None,
+        shards: int | None = None,
+        max_age: str | None = None,
+        max_bytes: int | None = None,
+        tombstone_lease: float | None = None,
+        history: float | None = None,
+        pin_bytes_max: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> AsyncStream:
+        """A stream that exists; with `create`, one that is made if it does not. See `blocking.Client.stream`."""
+        wanted = ops.stream_arguments(
+            key, shards, max_age, max_bytes, tombstone_lease, history, pin_bytes_max, arguments
+        )
+        await self.call(ops.declare(name, wanted) if create else ops.info(name))
+        return AsyncStream(self, name)
+
+    async def streams(self) -> list[StreamInfo]:
+        """All streams of the virtual host."""
+        return await self.call(ops.list_streams())
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream with everything in it."""
+        await self.call(ops.delete_stream(name))
+
+    async def heads(
+        self, streams: Sequence[str], *, after: Mapping[str, int] | None = None, wait: float = 0
+    ) -> dict[str, Head]:
+        """How far streams go; with `after` and `wait`, as soon as one goes further than that."""
+        return await self.call(ops.heads(streams, after, wait), self.timeout + wait)
+
+    # Writing ------------------------------------------------------------------------------------
+
+    def transaction(self) -> AsyncTransaction:
+        """Changes that become visible together or not at all: `async with db.transaction() as tx: tx.put(…)`."""
+        return AsyncTransaction(self.call)
+
+    def producer(self, name: str) -> Opening[AsyncProducer]:
+        """A writer whose writes are stored once, however often a broken connection makes us send them."""
+        return Opening(self._producer(name))
+
+    async def _producer(self, name: str) -> AsyncProducer:
+        return AsyncProducer(self, name, await self.call(ops.producer(name)))
+
+    async def await_safe(
+        self, receipt: Receipt, *, replicas: int = 1, disks: int = 1, timeout: float | None = None
+    ) -> Safety:
+        """Whether a write is on so many nodes, on so many disks: waits for `yes`, at most `timeout` seconds."""
+        end = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            left = end - time.monotonic()
+            wait = max(0.0, min(left, SAFE_WAIT_S))
+            answer = await self.call(ops.safe(receipt, replicas, disks, wait), wait + self.timeout)
+            if answer != "not yet" or left <= SAFE_WAIT_S:
+                return answer
+
+    # Calls --------------------------------------------------------------------------------------
+
+    async def call(self, call: Call[T], timeout: float | None = None) -> T:
+        """Do one operation, over a new connection if the old one breaks and it does no harm."""
+        return (await self.perform(call, timeout)).answer
+
+    async def perform(self, call: Call[T], timeout: float | None = None) -> Performed[T]:
+        """The same; also says over which connection it went in the end, and how often it was sent."""
+        seconds = self.timeout if timeout is None else timeout
+        deadline, attempts = time.monotonic() + seconds, 0
+        while True:
+            link = await self._link(deadline)
+            pending: Pending | None = None
+            try:
+                await link.room(deadline)
+                pending = link.start(call.header, call.payload)
+                attempts += 1
+                found = Performed(call.answer(*await link.result(pending, deadline)), attempts, link)
+                pending = None
+                return found
+            except NoAnswerYet:
+                if call.repeatable or pending is None:
+                    raise TimedOut(operation=call.name, timeout_s=seconds) from None
+                raise Unconfirmed(operation=call.name, problem=f"no answer in {seconds:g} s") from None
+            except Lost as lost:
+                if lost.sent and not call.repeatable:
+                    raise Unconfirmed(operation=call.name, problem=lost.problem) from None
+            except (NotFound, PinExpired):
+                if not call.takes_away or attempts == 1:
+                    raise
+                return Performed(call.answer({}, memoryview(b"")), attempts, link)
+            finally:
+                if pending is not None:
+                    link.drop(pending, close=False)
+
+    async def link(self, deadline: float | None = None) -> Link:
+        """A connection that works, as far as we know."""
+        return await self._link(self.deadline() if deadline is None else deadline)
+
+    def deadline(self) -> float:
+        """When a call that begins now has taken too long."""
+        return time.monotonic() + self.timeout
+
+    async def _link(self, deadline: float) -> Link:
+        link = self._current
+        if link is not None and link.broken is None:
+            return link
+        try:
+            async with asyncio.timeout(left_until(deadline)):
+                await self._connecting.acquire()
+        except TimeoutError:
+            raise NotConnected(
+                addresses=self._endpoints.names, problem="another task is still trying"
+            ) from None
+        try:
+            if self._closed:
+                raise ClientClosed
+            link = self._current
+            if link is None or link.broken is not None:
+                link = self._current = await self._connect(deadline)
+            if self._closed:
+                link.close()
+                raise ClientClosed
+            return link
+        finally:
+            self._connecting.release()
+
+    async def _connect(self, deadline: float) -> Link:
+        problem = "no time to try"
+        while True:
+            address, wait = self._endpoints.next()
+            left = deadline - time.monotonic()
+            if left <= 0 or wait > left:
+                raise NotConnected(addresses=self._endpoints.names, problem=problem)
+            if wait:
+                await asyncio.sleep(wait)
+            if self._closed:
+                raise ClientClosed
+            try:
+                link = await self._greet(address, time.monotonic() + min(left, CONNECT_S_MAX))
+            except OSError as error:
+                problem = sentence_of(error)
+            except (Lost, NoAnswerYet) as error:
+                problem = str(error) or "it does not answer"
+            else:
+                self._endpoints.connected(members_of(link.welcome))
+                return link
+
+    async def _greet(self, address: Address, deadline: float) -> Link:
+        target, link = self._target, None
+        try:
+            async with asyncio.timeout(left_until(deadline)):
+                machine = protocol.Connection(target.user, target.password, target.vhost, self._name)
+                _, link = await asyncio.get_running_loop().create_connection(
+                    lambda: Link(machine), address.host, address.port, ssl=self._tls
+                )
+            await link.open(deadline)
+        except TimeoutError:
+            raise NoAnswerYet("it does not answer") from None
+        except BaseException:
+            if link is not None:
+                link.close()
+            raise
+        return link
+
+
+def connect_async(
+    url: str = "tidemark://guest:guest@127.0.0.1:5672/",
+    *,
+    timeout: float = 30.0,
+    tls: ssl.SSLContext | None = None,
+    name: str = "tidemark-python",
+) -> Opening[AsyncClient]:
+    """A client that is logged in: `async with connect_async(url) as db`. See `blocking.connect`."""
+
+    async def opened() -> AsyncClient:
+        client = AsyncClient(parse_url(url), timeout=timeout, tls=tls, name=name)
+        await client.link()
+        return client
+
+    return Opening(opened())
+
+
+# Streams --------------------------------------------------------------------------------------------
+
+
+class AsyncStream:
+    """One stream. Made by `AsyncClient.stream`; see `blocking.Stream`."""
+
+    def __init__(self, client: AsyncClient, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<AsyncStream {self._name!r}>"
+
+    async def info(self) -> StreamInfo:
+        """Counts, shards, sequences, as they are now."""
+        return await self._client.call(ops.info(self._name))
+
+    async def grow(self, shards: int) -> StreamInfo:
+        """Spread the keys over more shards, while everything goes on."""
+        return await self._client.call(ops.declare(self._name, {"x-stream-shards": shards}))
+
+    # Writing ------------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        key: Bytes | None,
+        value: Bytes,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        expected: int | None = None,
+    ) -> Receipt:
+        """Store a row; when this returns it is on the disk."""
+        writes = Writes()
+        writes.put(key, value, headers, expected)
+        return await self._client.call(ops.put(self._name, writes))
+
+    async def put_many(self, rows: Any) -> Receipt:
+        """Store many rows, all or none: pairs, or an Arrow table."""
+        return await self._client.call(ops.put(self._name, ops.writes(rows)))
+
+    async def delete(self, key: Bytes, *, expected: int | None = None) -> Receipt:
+        """Delete a key."""
+        writes = Writes()
+        writes.delete(key, None, expected)
+        return await self._client.call(ops.put(self._name, writes))
+
+    # Reading ------------------------------------------------------------------------------------
+
+    async def get(self, key: Bytes) -> Row | None:
+        """The newest version of a key; None if it has none or was deleted."""
+        row = await self._client.call(ops.get(self._name, key))
+        return None if row is None or row.deleted else row
+
+    def snapshot(
+        self, *, after: Position | None = None, progress: Progress | None = None
+    ) -> Opening[AsyncSnapshot]:
+        """What the stream holds now, frozen; with `after`, only what changed since then."""
+        return Opening(self._snapshot(after, None, progress))
+
+    def as_of(
+        self,
+        *,
+        sequence: Position | None = None,
+        time: datetime | float | None = None,
+        progress: Progress | None = None,
+    ) -> Opening[AsyncSnapshot]:
+        """What the stream held then, by sequence or by time."""
+        return Opening(self._snapshot(None, moment_of(sequence, time), progress))
+
+    async def _snapshot(
+        self, after: Position | None, at: int | Header | None, progress: Progress | None
+    ) -> AsyncSnapshot:
+        history, start = (None, 0) if after is None else position_of(after)
+        opened = await self._client.perform(ops.snapshot(self._name, after=start, history=history, at=at))
+        return AsyncSnapshot(self._client, opened.link, self._name, opened.answer, progress)
+
+    def pin(self, name: str, *, lease: float = 3600.0, at: int | None = None) -> Opening[AsyncPin]:
+        """Keep what the stream holds now readable under a name."""
+        return Opening(self._pin(name, lease, at))
+
+    async def _pin(self, name: str, lease: float, at: int | None) -> AsyncPin:
+        opened = await self._client.perform(ops.snapshot(self._name, at=at, pin=name, lease=lease))
+        await AsyncSnapshot(self._client, opened.link, self._name, opened.answer).close()
+        return AsyncPin(self._client, self._name, name, opened.answer)
+
+    async def pinned(self, name: str) -> AsyncPin:
+        """A pin that exists."""
+        return AsyncPin(self._client, self._name, name, await self._client.call(ops.pinned(self._name, name)))
+
+    async def pins(self) -> list[PinInfo]:
+        return await self._client.call(ops.pins(self._name))
+
+    def diff(self, a: Position, b: Position) -> AsyncDiff:
+        """What changed and what was deleted after `a`, up to `b`."""
+        return AsyncDiff(self._client, self._name, sequence_of(a), sequence_of(b))
+
+    # Following ----------------------------------------------------------------------------------
+
+    def follow(
+        self,
+        consumer: str | None = None,
+        *,
+        start: Start | None = None,
+        commit: Commit | None = "boundary",
+        on_reset: OnReset = "raise",
+        idle: float | None = None,
+        lease: float | None = None,
+        shards: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> AsyncFollower:
+        """Rows as they come: `async with s.follow("loader") as batches: async for batch in batches: …`"""
+        following = Following(
+            self._name, consumer=consumer, start=start, commit=commit, shards=shards, columns=columns
+        )
+        return AsyncFollower(self._client, following, on_reset=on_reset, idle=idle, lease=lease)
+
+    async def register(self, consumer: str, *, lease: float | None = None) -> None:
+        """Make a consumer known, so that deletes wait for it from now on."""
+        await self._client.call(ops.register(self._name, consumer, lease))
+
+    async def unregister(self, consumer: str) -> None:
+        """Forget a consumer and its mark."""
+        await self._client.call(ops.unregister(self._name, consumer))
+
+    async def mark(self, consumer: str) -> Mark | None:
+        """How far a consumer has come."""
+        marks = await self._client.call(ops.marks(self._name, consumer))
+        return next((one for one in marks if one.consumer == consumer), None)
+
+    async def marks(self) -> list[Mark]:
+        """How far all consumers have come."""
+        return await self._client.call(ops.marks(self._name))
+
+    async def move_mark(
+        self, consumer: str, position: Position, *, shard: int | None = None, of: int | None = None
+    ) -> None:
+        """Say that a consumer has finished with everything up to there."""
+        history, sequence = position_of(position)
+        await self._client.call(ops.move_mark(self._name, consumer, sequence, history, shard, of=of))
+
+    async def reset_mark(self, consumer: str, sequence: int = 0) -> None:
+        """Send a consumer back (or ahead), by default to the beginning."""
+        await self._client.call(ops.reset_mark(self._name, consumer, sequence))
+
+
+# Passes over many rows ------------------------------------------------------------------------------
+
+
+class AsyncRows:
+    """Something that can be read, in whole or in part, any number of times. See `blocking.Rows`."""
+
+    def __init__(
+        self, client: AsyncClient, stream: str, expected: int, progress: Progress | None = None
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._expected = expected
+        self._progress = progress
+        self._last: Reading | None = None
+        self._link: Link | None = None
+        """The only connection that can read this; None: any can."""
+
+    @property
+    def marker(self) -> Marker | None:
+        """The marker of the last pass that was read to its end, verified; None before."""
+        return None if self._last is None else self._last.marker
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns of a pass as Arrow that had no rows; with rows, their batches have it."""
+        return None if self._last is None else self._last.schema
+
+    async def rows(
+        self,
+        *,
+        after: int | None = None,
+        until: int | None = None,
+        shards: Sequence[int] | None = None,
+        key_from: Bytes | None = None,
+        key_to: Bytes | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> AsyncIterator[Row]:
+        """The rows in the order of their sequence."""
+        part = Range(
+            after=after, until=until, shards=shards, key_from=key_from, key_to=key_to,
+            columns=columns or ROW_COLUMNS,
+        )  # fmt: skip
+        reading = self._reading(part, "rows")
+        async for frame in self._pass(reading):
+            for row in reading.rows(*frame):
+                yield row
+
+    async def batches(
+        self,
+        *,
+        after: int | None = None,
+        until: int | None = None,
+        shards: Sequence[int] | None = None,
+        key_from: Bytes | None = None,
+        key_to: Bytes | None = None,
+        columns: Sequence[str] | None = None,
+        batch_bytes: int | None = None,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """The same as Arrow record batches, as the broker made them."""
+        part = Range(
+            after=after, until=until, shards=shards, key_from=key_from, key_to=key_to,
+            columns=columns, batch_bytes=batch_bytes,
+        )  # fmt: skip
+        reading = self._reading(part, "arrow")
+        async for frame in self._pass(reading):
+            for batch in reading.batches(*frame):
+                yield batch
+
+    async def to_arrow(self, **part: Any) -> pa.Table:
+        """Everything as one Arrow table; takes what `batches` takes."""
+        import pyarrow as pa
+
+        found = [batch async for batch in self.batches(**part)]
+        assert self._last is not None
+        return pa.Table.from_batches(found, found[0].schema if found else self._last.schema)
+
+    async def to_pandas(self, **part: Any) -> Any:
+        """Everything as a pandas DataFrame."""
+        return (await self.to_arrow(**part)).to_pandas()
+
+    async def to_polars(self, **part: Any) -> Any:
+        """Everything as a Polars DataFrame."""
+        return import_module("polars").from_arrow(await self.to_arrow(**part))
+
+    def __aiter__(self) -> AsyncIterator[Row]:
+        return self.rows()
+
+    def _reading(self, part: Range, encoding: Any) -> Reading:
+        self._last = Reading(
+            self._stream,
+            self._request(part),
+            encoding,
+            hashed=part.hashed,
+            expected=self._expected,
+            progress=self._progress,
+        )
+        return self._last
+
+    def _request(self, part: Range) -> Header:
+        raise NotImplementedError
+
+    async def _pass(self, reading: Reading) -> AsyncIterator[tuple[Header, memoryview]]:
+        client = self._client
+        deadline, begun = client.deadline(), False
+        while True:
+            link = self._link or await client.link(deadline)
+            pending: Pending | None = None
+            try:
+                pending = link.start(reading.header)
+                while (frame := await link.next(pending, client.deadline())) is not None:
+                    begun = True
+                    yield frame
+                    if more := reading.credit.used(len(frame[1])):
+                        link.credit(pending, more)
+                assert pending.answer is not None
+                reading.finish(*pending.answer)
+                return
+            except Lost as lost:
+                if begun or self._link is not None:
+                    raise Interrupted(
+                        stream=self._stream, position=reading.position, problem=lost.problem
+                    ) from None
+            except NoAnswerYet:
+                raise TimedOut(operation=f"read of {self._stream!r}", timeout_s=client.timeout) from None
+            finally:
+                if pending is not None:
+                    link.drop(pending)
+
+
+class AsyncSnapshot(AsyncRows):
+    """A frozen view of a stream, held open by this connection."""
+
+    def __init__(
+        self, client: AsyncClient, link: Link, stream: str, view: View, progress: Progress | None = None
+    ) -> None:
+        super().__init__(client, stream, view.live + view.tombstones, progress)
+        self._link: Link = link
+        self._view = view
+        self._closed = False
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self._link.abandon(self._view.id)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def sequence(self) -> int:
+        """It sees everything up to this one."""
+        return self._view.sequence
+
+    @property
+    def history(self) -> str:
+        return self._view.history
+
+    @property
+    def position(self) -> Receipt:
+        """Its end, to go on from: `snapshot(after=…)`, `follow(start=…)`."""
+        return Receipt(self._view.history, self._view.sequence, first=self._view.after)
+
+    def __len__(self) -> int:
+        """How many rows it has, deleted ones included, as the broker counted when it was opened."""
+        return self._view.live + self._view.tombstones
+
+    async def close(self) -> None:
+        """Let the broker forget it; what only this snapshot could see is freed."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Lost, NoAnswerYet, TidemarkError):
+            call = ops.close_snapshot(self._view.id)
+            await self._link.result(self._link.start(call.header), time.monotonic() + 5)
+
+    def _request(self, part: Range) -> Header:
+        return read_header(self._view, self._stream, None, part)
+
+
+class AsyncPin(AsyncRows):
+    """A snapshot with a name and a lease; it outlives connections and restarts of the broker."""
+
+    def __init__(self, client: AsyncClient, stream: str, name: str, view: View) -> None:
+        super().__init__(client, stream, view.live + view.tombstones)
+        self.name = name
+        self._view = view
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(*(() if kind is None else (TidemarkError,))):
+            await self.release()
+
+    @property
+    def sequence(self) -> int:
+        return self._view.sequence
+
+    @property
+    def history(self) -> str:
+        return self._view.history
+
+    def read(self, **part: Any) -> AsyncIterator[Row]:
+        """The rows, or a part of them; takes what `rows` takes. The same bytes every time."""
+        return self.rows(**part)
+
+    async def renew(self, lease: float = 3600.0) -> None:
+        """Keep it for so many seconds from now."""
+        await self._client.call(ops.renew(self._stream, self.name, lease))
+
+    async def release(self) -> None:
+        """It is no longer needed."""
+        await self._client.call(ops.release(self._stream, self.name))
+
+    def _request(self, part: Range) -> Header:
+        return read_header(self._view, self._stream, self.name, part)
+
+
+class AsyncDiff(AsyncRows):
+    """What lies between two snapshots: rows that changed, and tombstones of those that were deleted."""
+
+    def __init__(self, client: AsyncClient, stream: str, a: int, b: int) -> None:
+        super().__init__(client, stream, 0)
+        self._ends = a, b
+
+    @property
+    def summary(self) -> DiffSummary:
+        """How many; known when a pass was read to its end."""
+        found = {} if self._last is None else self._last.summary
+        if not found:
+            raise ValueError("read the difference to its end first")
+        return DiffSummary(found["changed"], found["deleted"])
+
+    def _request(self, part: Range) -> Header:
+        a, b = self._ends
+        return {"op": "diff", "stream": self._stream, "a": a, "b": b, **part.fields()}
+
+
+# A subscription -------------------------------------------------------------------------------------
+
+
+class AsyncFollower:
+    """A subscription that outlives connections.
+
+    Use it with `async with`: its end stores the last mark. Without it that is left to the loop, some time later.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        following: Following,
+        *,
+        on_reset: OnReset,
+        idle: float | None,
+        lease: float | None,
+    ) -> None:
+        self._client = client
+        self._following = following
+        self._on_reset = on_reset
+        self._idle = idle
+        self._lease = lease
+        self._wanted: Batch | None = None
+        self._moving: tuple[Link, Pending, Batch] | None = None
+        self._iterating: AsyncGenerator[Batch, None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._iterating is not None:
+            await self._iterating.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        self._iterating = self._run()
+        return self._iterating
+
+    async def commit(self, batch: Batch) -> None:
+        """Move the consumer's mark to the end of a batch; when this returns it is on the disk."""
+        if self._following.consumer is None:
+            raise ValueError("only a consumer with a name has a mark: follow(consumer=…)")
+        await self._client.call(self._call(batch))
+
+    async def _run(self) -> AsyncGenerator[Batch, None]:
+        following, anew = self._following, False
+        if following.consumer is not None:
+            await self._client.call(ops.register(following.stream, following.consumer, self._lease))
+        try:
+            while True:
+                link = await self._client.link()
+                try:
+                    pending = link.start(following.begin(anew=anew))
+                except Lost:
+                    continue
+                try:
+                    async for batch in self._batches(link, pending):
+                        yield batch
+                    return
+                except (Lost, PinExpired):
+                    # A reader that rests for long loses its snapshot; behind its place the newest one goes on.
+                    anew = False
+                except StreamReset:
+                    if self._on_reset == "raise":
+                        raise
+                    if following.consumer is not None:
+                        await self._client.call(ops.reset_mark(following.stream, following.consumer, 0))
+                    yield Batch(None, 0, "", reset=True)
+                    anew = True
+                finally:
+                    link.drop(pending)
+        finally:
+            await self._settle()
+
+    async def _batches(self, link: Link, pending: Pending) -> AsyncIterator[Batch]:
+        following = self._following
+        while True:
+            deadline = None if self._idle is None else time.monotonic() + self._idle
+            try:
+                frame = await link.next(pending, deadline)
+            except NoAnswerYet:
+                return
+            if frame is None:
+                return
+            batch = following.arrived(*frame, link.history)
+            if batch is None:
+                continue
+            yield batch
+            if more := following.credit.used(batch.size):
+                link.credit(pending, more)
+            if following.done(batch):
+                self._wanted = batch
+            await self._move()
+
+    def _call(self, batch: Batch) -> Call[None]:
+        return self._following.mark(batch)
+
+    async def _move(self) -> None:
+        """Send the mark on its way, one at a time; a newer one waits until the one before is stored."""
+        if self._moving is not None:
+            link, pending, batch = self._moving
+            if not pending.done:
+                return
+            self._moving = None
+            try:
+                await link.result(pending, None)
+            except Lost:
+                self._wanted = batch if self._wanted is None else self._wanted
+        if self._wanted is not None:
+            batch, link = self._wanted, await self._client.link()
+            try:
+                self._moving = link, link.start(self._call(batch).header), batch
+            except Lost:
+                return  # it is tried again with the next batch
+            self._wanted = None
+
+    async def _settle(self) -> None:
+        """Whatever mark is to be stored is stored."""
+        if self._moving is not None:
+            link, pending, batch = self._moving
+            self._moving = None
+            try:
+                await link.result(pending, self._client.deadline())
+            except (Lost, NoAnswerYet):
+                self._wanted = batch if self._wanted is None else self._wanted
+        if self._wanted is not None:
+            batch, self._wanted = self._wanted, None
+            await self._client.call(self._call(batch))
+
+
+# Writing ----------------------------------------------------------------------------------------------
+
+
+class AsyncTransaction(Changes):
+    """Made by `AsyncClient.transaction`; sent when its `async with` block ends without an error."""
+
+    def __init__(self, send: Callable[[Call[Receipt]], Awaitable[Receipt]]) -> None:
+        super().__init__()
+        self._send = send
+        self.receipt: Receipt | None = None
+        """Set when it is stored."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.commit()
+
+    async def commit(self) -> Receipt | None:
+        """Store all of it; None when there is nothing to store."""
+        if len(self) and self.receipt is None:
+            self.receipt = await self._send(self._operations.commit())
+        return self.receipt
+
+
+class AsyncProducer:
+    """A writer with a name, whose writes are numbered: a resend is confirmed, not stored again.
+
+    Its writes go one after the other, whatever tasks they come from. See `blocking.Producer`.
+    """
+
+    def __init__(self, client: AsyncClient, name: str, last: int) -> None:
+        self._client = client
+        self._name = name
+        self._lock = asyncio.Lock()
+        self._doubt: Call[Receipt] | None = None
+        self._number = last
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.settle()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def last(self) -> int:
+        """The last number that was used; a source that numbers its own records goes on behind it."""
+        return self._number
+
+    async def put(
+        self,
+        stream: str | Named,
+        key: Bytes | None,
+        value: Bytes,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        expected: int | None = None,
+        number: int | None = None,
+    ) -> Receipt:
+        """As `AsyncStream.put`, once."""
+        writes = Writes()
+        writes.put(key, value, headers, expected)
+        return await self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
+
+    async def put_many(self, stream: str | Named, rows: Any, *, number: int | None = None) -> Receipt:
+        """As `AsyncStream.put_many`, once."""
+        writes = ops.writes(rows)
+        return await self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
+
+    async def delete(
+        self, stream: str | Named, key: Bytes, *, expected: int | None = None, number: int | None = None
+    ) -> Receipt:
+        """As `AsyncStream.delete`, once."""
+        writes = Writes()
+        writes.delete(key, None, expected)
+        return await self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
+
+    def transaction(self, *, number: int | None = None) -> AsyncTransaction:
+        """As `AsyncClient.transaction`, once."""
+        return AsyncTransaction(
+            lambda call: self._write(lambda numbered: ops.renumbered(call, numbered), number)
+        )
+
+    async def settle(self) -> None:
+        """Send again what is in doubt, until it is answered."""
+        async with self._lock:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        if self._doubt is not None:
+            await self._send(self._doubt)
+
+    async def _write(self, make: Callable[[Numbered], Call[Receipt]], number: int | None) -> Receipt:
+        async with self._lock:
+            await self._settle()
+            chosen = ops.next_number(self._number, number)
+            call = make(Numbered(self._name, chosen))
+            self._number = max(self._number, chosen)
+            done = await self._send(call)
+            if done.answer.duplicate and number is None and done.attempts == 1:
+                raise ProducerClash(producer=self._name, number=chosen)
+            return done.answer
+
+    async def _send(self, call: Call[Receipt]) -> Performed[Receipt]:
+        # A task that is cancelled while it waits here leaves its write in doubt, too.
+        self._doubt = call
+        try:
+            found = await self._client.perform(call)
+        except (TimedOut, NotConnected, ClientClosed) as problem:
+            raise Unconfirmed(operation=call.name, problem=str(problem), producer=self._name) from None
+        except (TidemarkError, ValueError, TypeError):
+            self._doubt = None  # refused: that is an answer; or it cannot be sent at all
+            raise
+        self._doubt = None
+        return found

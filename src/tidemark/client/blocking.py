@@ -1,0 +1,1334 @@
+"""The blocking client: plain calls from any number of threads over one socket.
+
+There is no thread of our own. Whoever waits for an answer reads the socket, for everybody: while one thread reads,
+the others sleep until it has something for them or gives up the place. Whoever sends while another sends leaves
+his bytes in the queue, which the other empties.
+
+A connection that breaks is replaced by the next call that needs one, over the list of addresses. What does no harm
+when done twice is sent again; a write whose answer is lost raises `Unconfirmed`, unless a `Producer` numbered it.
+
+Invariant: at most one thread reads the socket, and at most one writes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+
+from tidemark.client import operations as ops
+from tidemark.client import protocol
+from tidemark.client.address import Endpoints, Target, members_of, parse_url
+from tidemark.client.errors import (
+    ClientClosed,
+    Interrupted,
+    NotConnected,
+    ProducerClash,
+    TimedOut,
+    Unconfirmed,
+)
+from tidemark.client.operations import Call, Changes, Header, Named, Numbered, View, stream_name
+from tidemark.client.reading import (
+    Batch,
+    Commit,
+    Following,
+    OnReset,
+    Position,
+    Progress,
+    Range,
+    Reading,
+    Start,
+    moment_of,
+    position_of,
+    read_header,
+    sequence_of,
+)
+from tidemark.client.rows import ROW_COLUMNS, Writes
+from tidemark.client.values import (
+    Bytes,
+    DiffSummary,
+    Head,
+    KeyRule,
+    Mark,
+    Marker,
+    PinInfo,
+    Receipt,
+    Row,
+    Safety,
+    StreamInfo,
+)
+from tidemark.client.waiting import (
+    CONNECT_S_MAX,
+    FINAL,
+    SAFE_WAIT_S,
+    Lost,
+    NoAnswerYet,
+    left_until,
+    sentence_of,
+)
+from tidemark.errors import NotFound, PinExpired, StreamReset, TidemarkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+READ_BYTES = 256 << 10
+FLUSH_S = 10.0
+"""A broker that does not take a few bytes for so long is given up."""
+# One connection -------------------------------------------------------------------------------------
+
+
+class Pending:
+    """A request whose answer is awaited."""
+
+    __slots__ = ("answer", "error", "frames", "lost", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.frames: deque[tuple[Header, memoryview]] = deque()
+        self.answer: tuple[Header, memoryview] | None = None
+        self.error: TidemarkError | None = None
+        self.lost: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.answer is not None or self.error is not None or self.lost is not None
+
+
+class Link:
+    """One socket and its machine, shared by threads. It is thrown away when it breaks."""
+
+    def __init__(self, sock: socket.socket, machine: protocol.Connection) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._machine = machine
+        self._changed = threading.Condition()
+        self._pending: dict[int, Pending] = {}
+        self._out: list[Any] = []
+        self._reading = self._sending = False
+        # OpenSSL must not be entered from two threads at once; a plain socket may.
+        self._entry: Any = threading.Lock() if isinstance(sock, ssl.SSLSocket) else contextlib.nullcontext()
+        self.broken: str | None = None
+        self.refused: TidemarkError | None = None
+
+    @property
+    def history(self) -> str:
+        return str(self._machine.welcome.get("history", ""))
+
+    @property
+    def welcome(self) -> dict[str, Any]:
+        return self._machine.welcome
+
+    def open(self, deadline: float) -> None:
+        """Log in.
+
+        Raises:
+            Lost, NoAnswerYet, TidemarkError: `refused` tells why.
+        """
+        self._flush(deadline)
+        self._until(lambda: self._machine.state is not protocol.State.GREETING, deadline)
+        if self.broken is not None:
+            raise self.refused if isinstance(self.refused, FINAL) else Lost(self.broken, sent=False)
+
+    def alive(self) -> bool:
+        """Whether it still works, as far as can be known without waiting: a goodbye may have come since."""
+        with contextlib.suppress(NoAnswerYet):
+            self._until(lambda: False, 0.0)
+        return self.broken is None
+
+    def start(self, header: Header, payload: Sequence[Any] = (), deadline: float | None = None) -> Pending:
+        """Send a request and do not wait for its answer.
+
+        Raises:
+            Lost: the connection was broken before; nothing was sent.
+            ValueError: the request is too large.
+        """
+        with self._changed:
+            if self.broken is not None:
+                raise Lost(self.broken, sent=False)
+            pending = Pending(self._machine.request(ops.on_branch(header, self.history), payload))
+            self._pending[pending.number] = pending
+        self._flush(deadline)
+        return pending
+
+    def result(self, pending: Pending, deadline: float | None) -> tuple[Header, memoryview]:
+        """Wait for the answer.
+
+        Raises:
+            Lost, NoAnswerYet, TidemarkError: the broker's refusal.
+        """
+        self._until(lambda: pending.done, deadline)
+        if pending.error is not None:
+            raise pending.error
+        if pending.answer is None:
+            raise Lost(pending.lost or "", sent=True)
+        return pending.answer
+
+    def next(self, pending: Pending, deadline: float | None) -> tuple[Header, memoryview] | None:
+        """Wait for the next part of an answer; None when the answer is complete.
+
+        Raises:
+            Lost, NoAnswerYet, TidemarkError: the broker's refusal.
+        """
+        if not pending.frames:
+            self._until(lambda: bool(pending.frames) or pending.done, deadline)
+        if pending.frames:
+            return pending.frames.popleft()
+        self.result(pending, deadline)
+        return None
+
+    def credit(self, pending: Pending, size: int) -> None:
+        with self._changed:
+            if self.broken is not None:
+                return
+            self._machine.credit(pending.number, size)
+        self._flush(time.monotonic() + FLUSH_S)
+
+    def drop(self, pending: Pending, *, close: bool = True) -> None:
+        """Nobody wants the rest of this answer; `close` tells the broker to stop."""
+        with self._changed:
+            self._pending.pop(pending.number, None)
+            if pending.answer is not None and "snapshot" in pending.answer[0]:
+                self._machine.abandon(pending.answer[0]["snapshot"])
+            if self.broken is not None or pending.done:
+                return
+            if close:
+                self._machine.drop(pending.number)
+            else:
+                self._machine.forget(pending.number)
+        self._flush(time.monotonic() + FLUSH_S)
+
+    def abandon(self, snapshot: int | str) -> None:
+        """Nobody reads this snapshot any more."""
+        self._machine.abandon(snapshot)
+
+    def close(self) -> None:
+        with self._changed:
+            if self.broken is None:
+                self._machine.goodbye()
+        with contextlib.suppress(NoAnswerYet):
+            self._flush(time.monotonic() + 1)
+        self._fail("the client was closed")
+
+    # Bytes ----------------------------------------------------------------------------------------
+
+    def _until(self, ready: Callable[[], bool], deadline: float | None) -> None:
+        """Read the socket, or wait for the thread that does, until `ready`."""
+        changed = self._changed
+        while True:
+            with changed:
+                while not ready() and self.broken is None and self._reading:
+                    if not changed.wait(left_until(deadline)):
+                        raise NoAnswerYet
+                if ready() or self.broken is not None:
+                    return
+                self._reading = True
+            data: bytes | None = None
+            problem = "the broker closed the connection"
+            try:
+                data = self._attempt(lambda: self._socket.recv(READ_BYTES), select.POLLIN, deadline)
+            except OSError as error:
+                problem, data = sentence_of(error), b""
+            finally:
+                # Also when a signal ended the wait: the place must not stay taken.
+                with changed:
+                    self._reading = False
+                    if data is not None:
+                        self._take(data, problem)
+                    changed.notify_all()
+            self._flush(time.monotonic() + FLUSH_S)
+
+    def _take(self, data: bytes, problem: str) -> None:
+        events = self._machine.receive(data) if data else self._machine.lost(problem)
+        for event in events:
+            match event:
+                case protocol.Arrived(number, header, payload):
+                    if (pending := self._pending.get(number)) is not None:
+                        pending.frames.append((header, payload))
+                case protocol.Answered(number, header, payload):
+                    if (pending := self._pending.pop(number, None)) is not None:
+                        pending.answer = header, payload
+                case protocol.Refused(number, error):
+                    if (pending := self._pending.pop(number, None)) is not None:
+                        pending.error = error
+                case protocol.Ended(error):
+                    self.refused = error
+                    self._break(str(error))
+
+    def _flush(self, deadline: float | None) -> None:
+        """Send what the machine has ready, unless another thread is at it, who then takes it along."""
+        while True:
+            with self._changed:
+                if self._sending or self.broken is not None:
+                    return
+                parts = self._machine.data_to_send()
+                if not parts:
+                    return
+                self._sending = True
+            problem = "a request could not be sent in time"
+            whole = False
+            try:
+                for part in _joined(parts):
+                    self._send(part, deadline)
+                whole = True
+            except OSError as error:
+                problem = sentence_of(error)
+            except NoAnswerYet:
+                pass
+            finally:
+                with self._changed:
+                    self._sending = False
+                if not whole:
+                    # Also when a signal ended it: half a frame may be out, and nothing can follow that.
+                    self._fail(problem)
+
+    def _send(self, part: Any, deadline: float | None) -> None:
+        view = memoryview(part).cast("B")
+        while len(view):
+            at = view
+            view = view[self._attempt(lambda: self._socket.send(at), select.POLLOUT, deadline) :]  # noqa: B023
+
+    def _attempt(self, action: Callable[[], T], direction: int, deadline: float | None) -> T:
+        """Do it as soon as the socket is ready for it."""
+        while True:
+            try:
+                with self._entry:
+                    return action()
+            except ssl.SSLWantReadError:
+                waits = select.POLLIN
+            except ssl.SSLWantWriteError:
+                waits = select.POLLOUT
+            except BlockingIOError:
+                waits = direction
+            poll = select.poll()
+            try:
+                poll.register(self._socket, waits)
+            except ValueError:  # closed meanwhile, by another thread
+                raise ConnectionAbortedError("the client was closed") from None
+            left = left_until(deadline)
+            if not poll.poll(None if left is None else left * 1000):
+                raise NoAnswerYet
+
+    def _fail(self, problem: str) -> None:
+        with self._changed:
+            self._machine.lost(problem)
+            self._break(problem)
+            self._changed.notify_all()
+
+    def _break(self, problem: str) -> None:
+        """Everybody who waits here waits in vain. The condition's lock is held."""
+        if self.broken is None:
+            self.broken = problem
+            for pending in self._pending.values():
+                pending.lost = problem
+            self._pending.clear()
+            # A thread may be waiting in poll: this wakes it, closing alone would not.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+
+
+def _joined(parts: list[Any]) -> Iterator[Any]:
+    """Small pieces as one, large ones as they are."""
+    small: list[Any] = []
+    size = 0
+    for part in parts:
+        if len(part) > 64 << 10:
+            if small:
+                yield b"".join(small)
+                small, size = [], 0
+            yield part
+            continue
+        small.append(part)
+        size += len(part)
+        if size > 256 << 10:
+            yield b"".join(small)
+            small, size = [], 0
+    if small:
+        yield b"".join(small)
+
+
+# The client -----------------------------------------------------------------------------------------
+
+
+class Performed(NamedTuple, Generic[T]):
+    answer: T
+    attempts: int
+    link: Link
+
+
+class Client:
+    """A client of one broker, or of one of several; made by `connect`."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        timeout: float = 30.0,
+        tls: ssl.SSLContext | None = None,
+        name: str = "tidemark-python",
+    ) -> None:
+        self._target = target
+        self._timeout = timeout
+        self._tls = tls if tls is not None or not target.tls else ssl.create_default_context()
+        self._name = name
+        self._endpoints = Endpoints(target.addresses)
+        self._connecting = threading.Lock()
+        self._closing = threading.Event()
+        self._current: Link | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Say goodbye. Calls that wait in other threads end with `ClientClosed`."""
+        self._closing.set()
+        if (link := self._current) is not None:
+            link.close()
+
+    @property
+    def node(self) -> str:
+        """The name of the broker that this client is connected to."""
+        return str(self.link().welcome.get("node", ""))
+
+    # Streams ------------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        key: KeyRule | None = None,
+        shards: int | None = None,
+        max_age: str | None = None,
+        max_bytes: int | None = None,
+        tombstone_lease: float | None = None,
+        history: float | None = None,
+        pin_bytes_max: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Stream:
+        """A stream that exists; with `create`, one that is made if it does not.
+
+        Args:
+            key: where a message's key comes from: `explicit` (put with a key), `routing-key`, `message-id` or
+                `header:<name>`.
+            shards: into how many parts its keys are spread; it may grow later, see `Stream.grow`.
+            max_age: how long rows are kept, as `7D`, `12h`, `30m` or `10s`.
+            max_bytes: how much is kept.
+            tombstone_lease: seconds that a delete waits for consumers that are away.
+            history: seconds that older versions are kept for `as_of`.
+            pin_bytes_max: what pins may keep at most; over it the oldest pin goes.
+            arguments: anything else, as queue arguments.
+
+        Raises:
+            NotFound: it does not exist, and `create` was not given.
+            PreconditionFailed: it exists and is another kind of thing, or has other properties.
+        """
+        wanted = ops.stream_arguments(
+            key, shards, max_age, max_bytes, tombstone_lease, history, pin_bytes_max, arguments
+        )
+        self.call(ops.declare(name, wanted) if create else ops.info(name))
+        return Stream(self, name)
+
+    def streams(self) -> list[StreamInfo]:
+        """All streams of the virtual host."""
+        return self.call(ops.list_streams())
+
+    def delete_stream(self, name: str) -> None:
+        """Delete a stream with everything in it."""
+        self.call(ops.delete_stream(name))
+
+    def heads(
+        self, streams: Sequence[str], *, after: Mapping[str, int] | None = None, wait: float = 0
+    ) -> dict[str, Head]:
+        """How far streams go; with `after` and `wait`, as soon as one goes further than that."""
+        return self.call(ops.heads(streams, after, wait), self._timeout + wait)
+
+    # Writing ------------------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """Changes of several keys, streams and queues that become visible together or not at all.
+
+        ```python
+        with db.transaction() as tx:
+            tx.put("accounts", "ann", b"90")
+            tx.put("accounts", "bob", b"110")
+        tx.receipt
+        ```
+        """
+        return Transaction(self.call)
+
+    def producer(self, name: str) -> Producer:
+        """A writer whose writes are stored once, however often a broken connection makes us send them.
+
+        A name is used by one writer at a time, and keeps its number when the process starts again.
+        """
+        return Producer(self, name)
+
+    def await_safe(
+        self, receipt: Receipt, *, replicas: int = 1, disks: int = 1, timeout: float | None = None
+    ) -> Safety:
+        """Whether a write is on so many nodes, on so many disks: waits for `yes`, at most `timeout` seconds.
+
+        `lost branch`: it was taken back by a takeover and will never be safe; write it again.
+        """
+        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        while True:
+            left = end - time.monotonic()
+            wait = max(0.0, min(left, SAFE_WAIT_S))
+            answer = self.call(ops.safe(receipt, replicas, disks, wait), wait + self._timeout)
+            if answer != "not yet" or left <= SAFE_WAIT_S:
+                return answer
+
+    # Calls --------------------------------------------------------------------------------------
+
+    def call(self, call: Call[T], timeout: float | None = None) -> T:
+        """Do one operation, over a new connection if the old one breaks and it does no harm.
+
+        Raises:
+            NotConnected, TimedOut, Unconfirmed, TidemarkError: what the broker refuses.
+        """
+        return self.perform(call, timeout).answer
+
+    def perform(self, call: Call[T], timeout: float | None = None) -> Performed[T]:
+        """The same; also says over which connection it went in the end, and how often it was sent."""
+        seconds = self._timeout if timeout is None else timeout
+        deadline, attempts = time.monotonic() + seconds, 0
+        while True:
+            link = self._link(deadline)
+            pending: Pending | None = None
+            try:
+                pending = link.start(call.header, call.payload, deadline)
+                attempts += 1
+                found = Performed(call.answer(*link.result(pending, deadline)), attempts, link)
+                pending = None
+                return found
+            except NoAnswerYet:
+                if call.repeatable:
+                    raise TimedOut(operation=call.name, timeout_s=seconds) from None
+                raise Unconfirmed(operation=call.name, problem=f"no answer in {seconds:g} s") from None
+            except Lost as lost:
+                if lost.sent and not call.repeatable:
+                    raise Unconfirmed(operation=call.name, problem=lost.problem) from None
+            except (NotFound, PinExpired):
+                if not call.takes_away or attempts == 1:
+                    raise
+                return Performed(call.answer({}, memoryview(b"")), attempts, link)
+            finally:
+                if pending is not None:
+                    link.drop(pending, close=False)
+
+    def link(self, deadline: float | None = None) -> Link:
+        """A connection that works, as far as we know."""
+        return self._link(self.deadline() if deadline is None else deadline)
+
+    def deadline(self) -> float:
+        """When a call that begins now has taken too long."""
+        return time.monotonic() + self.timeout
+
+    @property
+    def timeout(self) -> float:
+        return self._timeout
+
+    def _link(self, deadline: float) -> Link:
+        link = self._current
+        if link is not None and not self._closing.is_set() and link.alive():
+            return link
+        if not self._connecting.acquire(timeout=left_until(deadline) or 0):
+            raise NotConnected(addresses=self._endpoints.names, problem="another thread is still trying")
+        try:
+            if self._closing.is_set():
+                raise ClientClosed
+            link = self._current
+            if link is None or link.broken is not None:
+                link = self._current = self._connect(deadline)
+            if self._closing.is_set():
+                link.close()
+                raise ClientClosed
+            return link
+        finally:
+            self._connecting.release()
+
+    def _connect(self, deadline: float) -> Link:
+        problem = "no time to try"
+        while True:
+            address, wait = self._endpoints.next()
+            left = deadline - time.monotonic()
+            if left <= 0 or wait > left:
+                raise NotConnected(addresses=self._endpoints.names, problem=problem)
+            if wait and self._closing.wait(wait):
+                raise ClientClosed
+            limit = min(left, CONNECT_S_MAX)
+            try:
+                sock = socket.create_connection((address.host, address.port), limit)
+            except OSError as error:
+                problem = sentence_of(error)
+                continue
+            try:
+                link = self._greet(sock, address.host, time.monotonic() + limit)
+            except (OSError, Lost, NoAnswerYet) as error:
+                sock.close()
+                problem = (
+                    sentence_of(error) if isinstance(error, OSError) else str(error) or "it does not answer"
+                )
+                continue
+            except BaseException:
+                sock.close()
+                raise
+            self._endpoints.connected(members_of(link.welcome))
+            return link
+
+    def _greet(self, sock: socket.socket, host: str, deadline: float) -> Link:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._tls is not None:
+            sock = self._tls.wrap_socket(sock, server_hostname=host)
+        target = self._target
+        machine = protocol.Connection(target.user, target.password, target.vhost, self._name)
+        link = Link(sock, machine)
+        try:
+            link.open(deadline)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+
+def connect(
+    url: str = "tidemark://guest:guest@127.0.0.1:5672/",
+    *,
+    timeout: float = 30.0,
+    tls: ssl.SSLContext | None = None,
+    name: str = "tidemark-python",
+) -> Client:
+    """A client that is logged in.
+
+    Args:
+        url: `tidemark://user:password@host:port,host:port/vhost`; `tidemarks://` is TLS. Several addresses are
+            tried in turn, now and whenever the connection breaks.
+        timeout: how many seconds a call may take in all, reconnecting included.
+        tls: how to check the broker's certificate; by default as any https client does.
+        name: what the broker's list of connections shows.
+
+    Raises:
+        NotConnected: nobody answers.
+        LoginRefused: wrong user or password.
+    """
+    client = Client(parse_url(url), timeout=timeout, tls=tls, name=name)
+    client.link()
+    return client
+
+
+# Streams --------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """One stream. Made by `Client.stream`; holds nothing, so it need not be closed."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"<Stream {self._name!r}>"
+
+    def info(self) -> StreamInfo:
+        """Counts, shards, sequences, as they are now."""
+        return self._client.call(ops.info(self._name))
+
+    def grow(self, shards: int) -> StreamInfo:
+        """Spread the keys over more shards, while everything goes on."""
+        return self._client.call(ops.declare(self._name, {"x-stream-shards": shards}))
+
+    # Writing ------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        key: Bytes | None,
+        value: Bytes,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        expected: int | None = None,
+    ) -> Receipt:
+        """Store a row; when this returns it is on the disk.
+
+        Args:
+            key: what it replaces; None in a stream without keys.
+            expected: store it only if the key's newest sequence is this one; 0 only if the key has no value.
+
+        Raises:
+            Conflict: the key is at another sequence than expected.
+            Unconfirmed: the connection broke before the answer.
+        """
+        writes = Writes()
+        writes.put(key, value, headers, expected)
+        return self._client.call(ops.put(self._name, writes))
+
+    def put_many(self, rows: Any) -> Receipt:
+        """Store many rows, all or none.
+
+        Args:
+            rows: (key, value) or (key, value, headers), where the value None deletes the key; or an Arrow table
+                or record batch with the columns `key` and `value` (and `deleted`, `headers`, `expected`).
+        """
+        return self._client.call(ops.put(self._name, ops.writes(rows)))
+
+    def delete(self, key: Bytes, *, expected: int | None = None) -> Receipt:
+        """Delete a key: readers see a tombstone until every registered consumer has passed it."""
+        writes = Writes()
+        writes.delete(key, None, expected)
+        return self._client.call(ops.put(self._name, writes))
+
+    # Reading ------------------------------------------------------------------------------------
+
+    def get(self, key: Bytes) -> Row | None:
+        """The newest version of a key; None if it has none or was deleted."""
+        row = self._client.call(ops.get(self._name, key))
+        return None if row is None or row.deleted else row
+
+    def snapshot(
+        self,
+        *,
+        after: Position | None = None,
+        progress: Progress | None = None,
+    ) -> Snapshot:
+        """What the stream holds now, frozen; with `after`, only what changed since then."""
+        return self._snapshot(after=after, progress=progress)
+
+    def as_of(
+        self,
+        *,
+        sequence: Position | None = None,
+        time: datetime | float | None = None,
+        progress: Progress | None = None,
+    ) -> Snapshot:
+        """What the stream held then, by sequence or by time.
+
+        Raises:
+            HistoryGone: versions of that age are no longer kept.
+        """
+        return self._snapshot(at=moment_of(sequence, time), progress=progress)
+
+    def pin(self, name: str, *, lease: float = 3600.0, at: int | None = None) -> Pin:
+        """Keep what the stream holds now readable under a name, for `lease` seconds or until it is released.
+
+        The same name again renews the lease and gives the snapshot that it had.
+        """
+        opened = self._client.perform(ops.snapshot(self._name, at=at, pin=name, lease=lease))
+        # The pin is read by its name, from any connection: this view of it is not needed.
+        Snapshot(self._client, opened.link, self._name, opened.answer).close()
+        return Pin(self._client, self._name, name, opened.answer)
+
+    def pinned(self, name: str) -> Pin:
+        """A pin that exists.
+
+        Raises:
+            NotFound: it does not, or not any more.
+        """
+        return Pin(self._client, self._name, name, self._client.call(ops.pinned(self._name, name)))
+
+    def pins(self) -> list[PinInfo]:
+        return self._client.call(ops.pins(self._name))
+
+    def diff(self, a: Position, b: Position) -> Diff:
+        """What changed and what was deleted after `a`, up to `b`."""
+        return Diff(self._client, self._name, sequence_of(a), sequence_of(b))
+
+    def _snapshot(
+        self,
+        *,
+        after: Position | None = None,
+        at: int | Header | None = None,
+        progress: Progress | None = None,
+    ) -> Snapshot:
+        history, start = (None, 0) if after is None else position_of(after)
+        opened = self._client.perform(ops.snapshot(self._name, after=start, history=history, at=at))
+        return Snapshot(self._client, opened.link, self._name, opened.answer, progress)
+
+    # Following ----------------------------------------------------------------------------------
+
+    def follow(
+        self,
+        consumer: str | None = None,
+        *,
+        start: Start | None = None,
+        commit: Commit | None = "boundary",
+        on_reset: OnReset = "raise",
+        idle: float | None = None,
+        lease: float | None = None,
+        shards: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Follower:
+        """Rows as they come, snapshot by snapshot, for ever or until nothing came for `idle` seconds.
+
+        ```python
+        for batch in orders.follow("loader"):
+            for row in batch: ...
+            if batch.marker: ...        # all up to here is one consistent state
+        ```
+
+        Args:
+            consumer: a name whose mark says where to go on; it moves when the loop asks for the next batch, so
+                what the loop did not finish comes again.
+            start: where to begin; by default at the consumer's mark, or with the first row.
+            commit: the mark moves at each `boundary` (the consumer is consistent there), with `each` batch, or
+                only by `Follower.commit` (None).
+            on_reset: what to do when this consumer was away for too long and missed deletes: `raise` StreamReset,
+                or `restart`: a batch with `reset` set, then everything from the first row.
+            lease: seconds for which deletes wait for this consumer when it is away.
+        """
+        following = Following(
+            self._name, consumer=consumer, start=start, commit=commit, shards=shards, columns=columns
+        )
+        return Follower(self._client, following, on_reset=on_reset, idle=idle, lease=lease)
+
+    def register(self, consumer: str, *, lease: float | None = None) -> None:
+        """Make a consumer known, so that deletes wait for it from now on."""
+        self._client.call(ops.register(self._name, consumer, lease))
+
+    def unregister(self, consumer: str) -> None:
+        """Forget a consumer and its mark."""
+        self._client.call(ops.unregister(self._name, consumer))
+
+    def mark(self, consumer: str) -> Mark | None:
+        """How far a consumer has come."""
+        found = [
+            one for one in self._client.call(ops.marks(self._name, consumer)) if one.consumer == consumer
+        ]
+        return found[0] if found else None
+
+    def marks(self) -> list[Mark]:
+        """How far all consumers have come."""
+        return self._client.call(ops.marks(self._name))
+
+    def move_mark(
+        self, consumer: str, position: Position, *, shard: int | None = None, of: int | None = None
+    ) -> None:
+        """Say that a consumer has finished with everything up to there; when this returns it is on the disk.
+
+        Of a `shard` say `of` how many it is one, if the stream may have grown since.
+        """
+        history, sequence = position_of(position)
+        self._client.call(ops.move_mark(self._name, consumer, sequence, history, shard, of=of))
+
+    def reset_mark(self, consumer: str, sequence: int = 0) -> None:
+        """Send a consumer back (or ahead), by default to the beginning."""
+        self._client.call(ops.reset_mark(self._name, consumer, sequence))
+
+
+# Passes over many rows ------------------------------------------------------------------------------
+
+
+class Rows:
+    """Something that can be read, in whole or in part, any number of times."""
+
+    def __init__(self, client: Client, stream: str, expected: int, progress: Progress | None = None) -> None:
+        self._client = client
+        self._stream = stream
+        self._expected = expected
+        self._progress = progress
+        self._last: Reading | None = None
+        self._link: Link | None = None
+        """The only connection that can read this; None: any can."""
+
+    @property
+    def marker(self) -> Marker | None:
+        """The marker of the last pass that was read to its end, verified; None before."""
+        return None if self._last is None else self._last.marker
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns of a pass as Arrow that had no rows; with rows, their batches have it."""
+        return None if self._last is None else self._last.schema
+
+    def rows(
+        self,
+        *,
+        after: int | None = None,
+        until: int | None = None,
+        shards: Sequence[int] | None = None,
+        key_from: Bytes | None = None,
+        key_to: Bytes | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Row]:
+        """The rows in the order of their sequence.
+
+        Args:
+            after, until: only rows with after < sequence <= until.
+            shards: only these shards.
+            key_from, key_to: only keys with key_from <= key < key_to.
+            columns: only these; others are empty in the rows. Without key, value, deleted and sequence the marker's
+                hash cannot be checked.
+
+        Raises:
+            Interrupted: the connection broke.
+            MarkerMismatch: what came is not what was sent.
+        """
+        part = Range(
+            after=after, until=until, shards=shards, key_from=key_from, key_to=key_to,
+            columns=columns or ROW_COLUMNS,
+        )  # fmt: skip
+        reading = self._reading(part, "rows")
+        for frame in self._pass(reading):
+            yield from reading.rows(*frame)
+
+    def batches(
+        self,
+        *,
+        after: int | None = None,
+        until: int | None = None,
+        shards: Sequence[int] | None = None,
+        key_from: Bytes | None = None,
+        key_to: Bytes | None = None,
+        columns: Sequence[str] | None = None,
+        batch_bytes: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow record batches, as the broker made them."""
+        part = Range(
+            after=after, until=until, shards=shards, key_from=key_from, key_to=key_to,
+            columns=columns, batch_bytes=batch_bytes,
+        )  # fmt: skip
+        reading = self._reading(part, "arrow")
+        for frame in self._pass(reading):
+            yield from reading.batches(*frame)
+
+    def to_arrow(self, **part: Any) -> pa.Table:
+        """Everything as one Arrow table; takes what `batches` takes."""
+        import pyarrow as pa
+
+        found = list(self.batches(**part))
+        assert self._last is not None
+        schema = found[0].schema if found else self._last.schema
+        return pa.Table.from_batches(found, schema)
+
+    def to_pandas(self, **part: Any) -> Any:
+        """Everything as a pandas DataFrame."""
+        return self.to_arrow(**part).to_pandas()
+
+    def to_polars(self, **part: Any) -> Any:
+        """Everything as a Polars DataFrame."""
+        return import_module("polars").from_arrow(self.to_arrow(**part))
+
+    def __iter__(self) -> Iterator[Row]:
+        return self.rows()
+
+    def _reading(self, part: Range, encoding: Any) -> Reading:
+        self._last = Reading(
+            self._stream,
+            self._request(part),
+            encoding,
+            hashed=part.hashed,
+            expected=self._expected,
+            progress=self._progress,
+        )
+        return self._last
+
+    def _request(self, part: Range) -> Header:
+        raise NotImplementedError
+
+    def _pass(self, reading: Reading) -> Iterator[tuple[Header, memoryview]]:
+        client = self._client
+        deadline, begun = client.deadline(), False
+        while True:
+            link = self._link or client.link(deadline)
+            pending: Pending | None = None
+            try:
+                pending = link.start(reading.header)
+                while (frame := link.next(pending, client.deadline())) is not None:
+                    begun = True
+                    yield frame
+                    if more := reading.credit.used(len(frame[1])):
+                        link.credit(pending, more)
+                assert pending.answer is not None
+                reading.finish(*pending.answer)
+                return
+            except Lost as lost:
+                if begun or self._link is not None:
+                    raise Interrupted(
+                        stream=self._stream, position=reading.position, problem=lost.problem
+                    ) from None
+            except NoAnswerYet:
+                raise TimedOut(operation=f"read of {self._stream!r}", timeout_s=client.timeout) from None
+            finally:
+                if pending is not None:
+                    link.drop(pending)
+
+
+class Snapshot(Rows):
+    """A frozen view of a stream, held open by this connection until it is closed, by `with`, or forgotten."""
+
+    def __init__(
+        self, client: Client, link: Link, stream: str, view: View, progress: Progress | None = None
+    ) -> None:
+        super().__init__(client, stream, view.live + view.tombstones, progress)
+        self._link: Link = link
+        self._view = view
+        self._closed = False
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self._link.abandon(self._view.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def sequence(self) -> int:
+        """It sees everything up to this one."""
+        return self._view.sequence
+
+    @property
+    def history(self) -> str:
+        return self._view.history
+
+    @property
+    def position(self) -> Receipt:
+        """Its end, to go on from: `snapshot(after=…)`, `follow(start=…)`."""
+        return Receipt(self._view.history, self._view.sequence, first=self._view.after)
+
+    def __len__(self) -> int:
+        """How many rows it has, deleted ones included, as the broker counted when it was opened."""
+        return self._view.live + self._view.tombstones
+
+    def close(self) -> None:
+        """Let the broker forget it; what only this snapshot could see is freed."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Lost, NoAnswerYet, TidemarkError):
+            call = ops.close_snapshot(self._view.id)
+            self._link.result(self._link.start(call.header), time.monotonic() + 5)
+
+    def _request(self, part: Range) -> Header:
+        return read_header(self._view, self._stream, None, part)
+
+
+class Pin(Rows):
+    """A snapshot with a name and a lease; it outlives connections and restarts of the broker."""
+
+    def __init__(self, client: Client, stream: str, name: str, view: View) -> None:
+        super().__init__(client, stream, view.live + view.tombstones)
+        self.name = name
+        self._view = view
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Of two errors the first counts: a pin that is gone is no news to who is on his way out.
+        with contextlib.suppress(*(() if kind is None else (TidemarkError,))):
+            self.release()
+
+    @property
+    def sequence(self) -> int:
+        return self._view.sequence
+
+    @property
+    def history(self) -> str:
+        return self._view.history
+
+    def read(self, **part: Any) -> Iterator[Row]:
+        """The rows, or a part of them; takes what `rows` takes. The same bytes every time."""
+        return self.rows(**part)
+
+    def renew(self, lease: float = 3600.0) -> None:
+        """Keep it for so many seconds from now."""
+        self._client.call(ops.renew(self._stream, self.name, lease))
+
+    def release(self) -> None:
+        """It is no longer needed."""
+        self._client.call(ops.release(self._stream, self.name))
+
+    def _request(self, part: Range) -> Header:
+        return read_header(self._view, self._stream, self.name, part)
+
+
+class Diff(Rows):
+    """What lies between two snapshots: rows that changed, and tombstones of those that were deleted."""
+
+    def __init__(self, client: Client, stream: str, a: int, b: int) -> None:
+        super().__init__(client, stream, 0)
+        self._ends = a, b
+
+    @property
+    def summary(self) -> DiffSummary:
+        """How many; known when a pass was read to its end."""
+        found = {} if self._last is None else self._last.summary
+        if not found:
+            raise ValueError("read the difference to its end first")
+        return DiffSummary(found["changed"], found["deleted"])
+
+    def _request(self, part: Range) -> Header:
+        a, b = self._ends
+        return {"op": "diff", "stream": self._stream, "a": a, "b": b, **part.fields()}
+
+
+# A subscription -------------------------------------------------------------------------------------
+
+
+class Follower:
+    """A subscription that outlives connections. Iterate over it; leaving the loop ends it."""
+
+    def __init__(
+        self,
+        client: Client,
+        following: Following,
+        *,
+        on_reset: OnReset,
+        idle: float | None,
+        lease: float | None,
+    ) -> None:
+        self._client = client
+        self._following = following
+        self._on_reset = on_reset
+        self._idle = idle
+        self._lease = lease
+        self._wanted: Batch | None = None
+        self._moving: tuple[Link, Pending, Batch] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        following, anew = self._following, False
+        if following.consumer is not None:
+            self._client.call(ops.register(following.stream, following.consumer, self._lease))
+        try:
+            while True:
+                link = self._client.link()
+                try:
+                    pending = link.start(following.begin(anew=anew))
+                except Lost:
+                    continue
+                try:
+                    yield from self._batches(link, pending)
+                    return
+                except (Lost, PinExpired):
+                    # A reader that rests for long loses its snapshot; behind its place the newest one goes on.
+                    anew = False
+                except StreamReset:
+                    if self._on_reset == "raise":
+                        raise
+                    if following.consumer is not None:
+                        self._client.call(ops.reset_mark(following.stream, following.consumer, 0))
+                    yield Batch(None, 0, "", reset=True)
+                    anew = True
+                finally:
+                    link.drop(pending)
+        finally:
+            self._settle()
+
+    def commit(self, batch: Batch) -> None:
+        """Move the consumer's mark to the end of a batch; when this returns it is on the disk."""
+        following = self._following
+        if following.consumer is None:
+            raise ValueError("only a consumer with a name has a mark: follow(consumer=…)")
+        self._client.call(self._call(batch))
+
+    def _batches(self, link: Link, pending: Pending) -> Iterator[Batch]:
+        following = self._following
+        while True:
+            deadline = None if self._idle is None else time.monotonic() + self._idle
+            try:
+                frame = link.next(pending, deadline)
+            except NoAnswerYet:
+                return
+            if frame is None:
+                return
+            batch = following.arrived(*frame, link.history)
+            if batch is None:
+                continue
+            yield batch
+            if more := following.credit.used(batch.size):
+                link.credit(pending, more)
+            if following.done(batch):
+                self._wanted = batch
+            self._move()
+
+    def _call(self, batch: Batch) -> Call[None]:
+        return self._following.mark(batch)
+
+    def _move(self) -> None:
+        """Send the mark on its way, one at a time; a newer one waits until the one before is stored."""
+        if self._moving is not None:
+            link, pending, batch = self._moving
+            if not pending.done:
+                return
+            self._moving = None
+            try:
+                link.result(pending, None)
+            except Lost:
+                self._wanted = batch if self._wanted is None else self._wanted
+        if self._wanted is not None:
+            batch, link = self._wanted, self._client.link()
+            try:
+                self._moving = link, link.start(self._call(batch).header), batch
+            except Lost:
+                return  # it is tried again with the next batch
+            self._wanted = None
+
+    def _settle(self) -> None:
+        """Whatever mark is to be stored is stored."""
+        if self._moving is not None:
+            link, pending, batch = self._moving
+            self._moving = None
+            try:
+                link.result(pending, self._client.deadline())
+            except (Lost, NoAnswerYet):
+                self._wanted = batch if self._wanted is None else self._wanted
+        if self._wanted is not None:
+            batch, self._wanted = self._wanted, None
+            self._client.call(self._call(batch))
+
+
+# Writing ----------------------------------------------------------------------------------------------
+
+
+class Transaction(Changes):
+    """Made by `Client.transaction` or `Producer.transaction`; sent when its `with` block ends without an error."""
+
+    def __init__(self, send: Callable[[Call[Receipt]], Receipt]) -> None:
+        super().__init__()
+        self._send = send
+        self.receipt: Receipt | None = None
+        """Set when it is stored."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+
+    def commit(self) -> Receipt | None:
+        """Store all of it; None when there is nothing to store.
+
+        Raises:
+            Conflict: a key is at another sequence than expected; nothing was stored.
+            Unconfirmed: the connection broke before the answer.
+        """
+        if len(self) and self.receipt is None:
+            self.receipt = self._send(self._operations.commit())
+        return self.receipt
+
+
+class Producer:
+    """A writer with a name, whose writes are numbered: a resend is confirmed, not stored again.
+
+    A write that had no answer in time stays in doubt: it is sent again, under its number, before the next one.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._lock = threading.RLock()
+        self._doubt: Call[Receipt] | None = None
+        self._number = client.call(ops.producer(name))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.settle()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def last(self) -> int:
+        """The last number that was used; a source that numbers its own records goes on behind it."""
+        return self._number
+
+    def put(
+        self,
+        stream: str | Named,
+        key: Bytes | None,
+        value: Bytes,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        expected: int | None = None,
+        number: int | None = None,
+    ) -> Receipt:
+        """As `Stream.put`, once. `number` is the caller's own, rising; a number that was stored is a duplicate."""
+        writes = Writes()
+        writes.put(key, value, headers, expected)
+        return self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
+
+    def put_many(self, stream: str | Named, rows: Any, *, number: int | None = None) -> Receipt:
+        """As `Stream.put_many`, once."""
+        writes = ops.writes(rows)
+        return self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
+
+    def delete(
+        self, stream: str | Named, key: Bytes, *, expected: int | None = None, number: int | None = None
+    ) -> Receipt:
+        """As `Stream.delete`, once."""
+        writes = Writes()
+        writes.delete(key, None, expected)
+        return self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
+
+    def transaction(self, *, number: int | None = None) -> Transaction:
+        """As `Client.transaction`, once."""
+        return Transaction(lambda call: self._write(lambda numbered: ops.renumbered(call, numbered), number))
+
+    def settle(self) -> None:
+        """Send again what is in doubt, until it is answered.
+
+        Raises:
+            Unconfirmed: still no answer.
+        """
+        with self._lock:
+            if self._doubt is not None:
+                self._send(self._doubt)
+
+    def _write(self, make: Callable[[Numbered], Call[Receipt]], number: int | None) -> Receipt:
+        with self._lock:
+            self.settle()
+            chosen = ops.next_number(self._number, number)
+            call = make(Numbered(self._name, chosen))
+            self._number = max(self._number, chosen)
+            done = self._send(call)
+            if done.answer.duplicate and number is None and done.attempts == 1:
+                raise ProducerClash(producer=self._name, number=chosen)
+            return done.answer
+
+    def _send(self, call: Call[Receipt]) -> Performed[Receipt]:
+        self._doubt = call
+        try:
+            found = self._client.perform(call)
+        except (TimedOut, NotConnected, ClientClosed) as problem:
+            raise Unconfirmed(operation=call.name, problem=str(problem), producer=self._name) from None
+        except (TidemarkError, ValueError, TypeError):
+            self._doubt = None  # refused: that is an answer; or it cannot be sent at all
+            raise
+        self._doubt = None
+        return found
