@@ -9,8 +9,9 @@ import pytest
 from tidemark.sim.disk import SimDisk
 from tidemark.sim.store import BrokenPromise, StoreRun, run_seed
 from tidemark.speed import PURE
-from tidemark.store import recovery
+from tidemark.store import checkpoint, recovery
 from tidemark.store._frames_py import MAGIC
+from tidemark.store.checkpoint import Adoption, Checkpointer
 from tidemark.store.compaction import Compactor
 from tidemark.store.frames import FRAME, FRAME_BYTES, Scan, crc32c, scan
 from tidemark.store.journal import Journal
@@ -26,17 +27,23 @@ def test_whatever_the_disk_does_every_promise_is_kept(group: int) -> None:
 
 
 def test_the_runs_do_what_they_are_for() -> None:
-    compactions = pages = crashes = torn = 0
+    compactions = pages = crashes = torn = checkpoints = dropped = unusable = 0
     for seed in range(40):
         said: list[str] = []
         run = run_seed(seed, said.append)
         crashes += run.crashes
         torn += sum("Torn" in line for line in said)
+        checkpoints += sum("checkpoint ckpt-" in line for line in said)
+        dropped += sum("checkpoint ckpt-" in line and ", 0 dropped" not in line for line in said)
+        unusable += sum("is wrong" in line for line in said)
         compactions += run.process.store.journal.statistics().compactions
         pages += run.process.store.journal.statistics().pages_in
     assert crashes > 100
     assert torn > 10
     assert compactions + pages > 50
+    assert checkpoints > 50
+    assert dropped > 10
+    assert unusable > 1
 
 
 def test_the_same_seed_replays_the_same_run() -> None:
@@ -102,7 +109,38 @@ def serves_what_a_compaction_left_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Segment, "hides", lambda *_: False)
 
 
+def lets_tombstones_go_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Compactor, "_may_be_undone", lambda *_: False)
+
+
+def names_a_checkpoint_before_the_journal_is_durable(patch: pytest.MonkeyPatch) -> None:
+    def look(self: Checkpointer, now_ms: int) -> None:
+        patch.setattr(self._journal, "passed", lambda _: True)
+        honest(self, now_ms)
+        patch.delattr(self._journal, "passed")
+
+    honest = Checkpointer._look
+    patch.setattr(Checkpointer, "_look", look)
+
+
+def keeps_entries_of_segments_that_are_gone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Adoption, "finish", lambda _: 0)
+
+
+def applies_again_what_the_checkpoint_has(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Adoption, "last_seq", property(lambda _: 0, lambda *_: None), raising=False)
+
+
+def does_not_check_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(checkpoint._Reader, "_check", lambda *_: None)
+
+
 BUGS = [
+    lets_tombstones_go_too_early,
+    names_a_checkpoint_before_the_journal_is_durable,
+    keeps_entries_of_segments_that_are_gone,
+    applies_again_what_the_checkpoint_has,
+    does_not_check_checkpoints,
     confirms_before_the_sync,
     does_not_sync,
     does_not_look_at_checksums,

@@ -14,6 +14,8 @@ Invariant: what was synced is never touched by a crash.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
@@ -60,6 +62,8 @@ class SimDisk:
         self._done = 0
         self._error: DiskFailed | None = None
         self._fail_in: int | None = None
+        self._dies_in: int | None = None
+        self._dies_of: type[Exception] = Exception
 
     # Looking -----------------------------------------------------------------------------
 
@@ -74,6 +78,9 @@ class SimDisk:
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         return bytes(self._file(name, "read").data[offset : offset + length])
+
+    def mapped(self, name: str) -> memoryview:
+        return memoryview(bytearray(self._file(name, "map").data))
 
     def free_bytes(self) -> int:
         return max(0, self.capacity - sum(len(file.data) for file in self._files.values()))
@@ -256,11 +263,28 @@ class SimDisk:
         if offset < len(file.platter):
             file.platter[offset] ^= 1 << bit
 
+    @contextmanager
+    def dying(self, left: int | None, error: type[Exception]) -> Iterator[None]:
+        """Whoever uses the disk in here is killed by `error` when it has changed it so many times; None: it is not.
+
+        An operation that was to fail does not fail here.
+        """
+        waiting, self._fail_in = self._fail_in, None
+        self._dies_in, self._dies_of = left, error
+        try:
+            yield
+        finally:
+            self._fail_in, self._dies_in = waiting, None
+
     def fail_next(self, after: int = 0) -> None:
         """An operation fails: the next one, or the one `after` that many."""
         self._fail_in = after
 
     def _may_fail(self, name: str, operation: str) -> None:
+        if self._dies_in is not None:
+            if self._dies_in == 0:
+                raise self._dies_of
+            self._dies_in -= 1
         if self._fail_in is not None:
             if self._fail_in == 0:
                 self._fail_in = None

@@ -6,7 +6,8 @@
 The real store (journal, catalog log, compaction, paging) and the real queues run over `SimDisk`. The model
 remembers every record that was put into the journal. After a crash the journal has kept everything up to some
 sequence L, and the check is exact: the queues must hold what the records up to L leave, in order, byte for
-byte; L is not below what was called durable; no transaction is cut in two by L. The catalog likewise.
+byte; the stream (`sim/keyed.py`) must show it at L and at every pinned snapshot; L is not below what was called
+durable; no transaction is cut in two by L. The catalog likewise.
 
 Invariant: a run is a function of its seed.
 """
@@ -16,16 +17,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from tidemark.broker.core import FLAG_DURABLE, NEVER, QueueCore, Restorer
 from tidemark.errors import DiskFailed, DiskFull, TidemarkError
 from tidemark.model.arena import MEMORY, Arena, Writer
 from tidemark.model.records import HEAD_BYTES, Reason, padded
+from tidemark.ports import Apart
+from tidemark.sim.apart import SimApart
 from tidemark.sim.disk import SimDisk
+from tidemark.sim.keyed import KEYS, KeyedSide, StreamModel, rows
 from tidemark.store.check import check_store
+from tidemark.store.checkpoint import PREFIX
 from tidemark.store.config import StoreConfig
 from tidemark.store.store import Store
 
@@ -37,9 +43,13 @@ CONFIG = StoreConfig(
     pool_files_max=2,
     compact_bytes_per_s=64 << 20,
     compact_quiet_ms=100,
+    checkpoint_bytes=0,
+    checkpoint_wait_ms=100,
     ack_patience_ms=0,
 )
 QUEUES = (1, 2, 3)
+ROOM = 1 << 40
+"""What the disk has when it is not full."""
 
 
 class BrokenPromise(AssertionError):
@@ -68,6 +78,7 @@ class Model:
     changes: list[bytes] = field(default_factory=list)
     change_seqs: list[int] = field(default_factory=list)
     """The catalog sequence of each change."""
+    stream: StreamModel = field(default_factory=StreamModel)
 
     def left(self, upto: int) -> dict[int, dict[int, bytes]]:
         """The entries of each queue that the records up to this sequence leave."""
@@ -81,26 +92,47 @@ class Model:
 class Process:
     """One life of the broker's inside: the store, the arena and the queues."""
 
-    def __init__(self, disk: SimDisk, dice: Random, now_ms: int, config: StoreConfig = CONFIG) -> None:
+    def __init__(
+        self,
+        disk: SimDisk,
+        dice: Random,
+        now_ms: int,
+        config: StoreConfig = CONFIG,
+        apart: Apart | None = None,
+    ) -> None:
         self.disk = disk
         self.arena = Arena()
         self.dirty: list[QueueCore] = []
         self.queues = {number: QueueCore(self.arena, number, True, 0, self.dirty) for number in QUEUES}
-        self.store = Store(self.arena, disk, config, dice.randbytes)
+        self.store = Store(self.arena, disk, config, dice.randbytes, apart)
         self.memory = Writer(self.arena, MEMORY, config.extent_bytes)
         self.store.open()
         self.changes = list(self.store.catalog.recover(now_ms))
-        self.report = self.store.journal.recover(Restorer(self.arena, self.queues), now_ms, self.queue_name)
+        self.keyed = KeyedSide(self.arena, self.store.journal)
+        self._targets: dict[int, Any] = {**self.queues, **self.keyed.targets}
+        restorer = Restorer(self.arena, self._targets)
+        self.report = self.store.journal.recover(restorer, now_ms, self.queue_name, self)
+        self.keyed.recovered()
 
     # Residents
     def holds(self, queue: int, seq: int) -> bool:
-        return queue in self.queues and self.queues[queue].holds(seq)
+        return queue in self._targets and self._targets[queue].holds(seq)
+
+    def buries(self, number: int) -> bool:
+        return number in self.keyed.targets
+
+    def buried_seq(self) -> int:
+        return self.keyed.buried_seq()
 
     def relocate(self, queue: int, seq: int, loc: int) -> bool:
-        return queue in self.queues and self.queues[queue].relocate(seq, loc)
+        return queue in self._targets and self._targets[queue].relocate(seq, loc)
 
     def queue_name(self, queue: int) -> str | None:
         return f"q{queue}" if queue in self.queues else None
+
+    # Image
+    def targets(self) -> Iterable[tuple[int, Any]]:
+        return self._targets.items()
 
     # Work, for tests
     def publish(self, targets: tuple[int, ...], body: bytes, now_ms: int = 0) -> int:
@@ -126,8 +158,10 @@ class Process:
             if gone is not None:
                 self.store.journal.settled(number, Reason.ACCEPTED, *gone, now_ms)
         self.store.flush(now_ms)
+        self.store.checkpoint(self, now_ms)
         self.arena.turn += 1
         self.store.completed()
+        self.keyed.release()
 
     def housekeeping(self, now_ms: int = 0, slices: int = 20, budget_bytes: int = 1 << 20) -> None:
         """Turns with nothing in them and maintenance between, as an idle broker has."""
@@ -172,33 +206,54 @@ class StoreRun:
         self.crashes = 0
         self.durable_seq = 0
         self.durable_change = 0
-        lag = self.dice.choice((0, 0, 1, 3))
-        self.disk = SimDisk(self.dice, lag=lag)
-        self.size = self.dice.choice((40, 200, 900))
-        self.config = replace(CONFIG, ack_patience_ms=self.dice.choice((0, 5, 30)))
-        self.process = Process(self.disk, self.dice, self.now_ms, self.config)
+        lag = self.dice.choice((0, 0, 1, 3, 10))
+        self.disk = SimDisk(self.dice, capacity=ROOM, lag=lag)
+        self.about_streams = self.dice.random() < 0.4
+        self.size = self.dice.choice((400, 2000, 4000) if self.about_streams else (40, 200, 900))
+        self.keys = self.dice.choice((5, 20, len(KEYS)))
+        self.skew = self.dice.choice((1, 3, 6))
+        self.config = replace(
+            CONFIG,
+            ack_patience_ms=self.dice.choice((0, 5, 30)),
+            checkpoint_bytes=self.dice.choice((0, 4 << 10, 32 << 10, 256 << 10)),
+        )
+        self.process = self._process()
         self.acquired: dict[int, list[tuple[int, int, int]]] = {number: [] for number in QUEUES}
         """(lane, index, sequence) of what was taken from each queue and not settled yet"""
 
+    def _process(self) -> Process:
+        apart = SimApart(self.disk, self.dice)
+        return Process(self.disk, self.dice, self.now_ms, self.config, apart)
+
     def run(self) -> None:
         """Raises BrokenPromise, with the command that replays it, or whatever broke."""
-        work = [
-            (30, self.publish),
-            (8, self.publish_transient),
-            (6, self.transaction),
-            (22, self.consume),
-            (6, self.requeue),
-            (20, self.turn),
-            (14, self.maintain),
-            (3, self.change_wiring),
-            (1, self.rewrite_catalog),
-            (1, self.restart_cleanly),
-            (3, self.crash),
-            (1, self.squeeze),
-            (1, self.break_disk),
-            (1, self.drain),
+        work: list[tuple[int, int, Callable[[], None]]] = [
+            (30, 6, self.publish),
+            (8, 2, self.publish_transient),
+            (6, 4, self.transaction),
+            (22, 6, self.consume),
+            (16, 30, self.revise),
+            (2, 5, self.pin),
+            (2, 5, self.unpin),
+            (2, 7, self.purge),
+            (2, 3, self.look),
+            (6, 2, self.requeue),
+            (20, 20, self.turn),
+            (14, 8, self.maintain),
+            (1, 10, self.rest),
+            (3, 1, self.change_wiring),
+            (1, 1, self.rewrite_catalog),
+            (1, 1, self.restart_cleanly),
+            (3, 2, self.crash),
+            (1, 0, self.squeeze),
+            (1, 0, self.break_disk),
+            (1, 1, self.drain),
         ]
-        weights, actions = [weight for weight, _ in work], [action for _, action in work]
+        """How often each is done: in runs that are about queues, and in those about streams."""
+        weights = [
+            about_streams if self.about_streams else about_queues for about_queues, about_streams, _ in work
+        ]
+        actions = [action for *_, action in work]
         for step in range(self.steps):
             self.now_ms += self.dice.randrange(50)
             action = self.dice.choices(actions, weights)[0]
@@ -289,12 +344,16 @@ class StoreRun:
         bodies = [(self._targets(), self._body()) for _ in range(self.dice.randint(1, 8))]
         number = self.dice.choice(QUEUES)
         held = self.acquired[number][: self.dice.randint(0, 5)]
+        keyed = [(self._key(), self._value()) for _ in range(self.dice.choice((0, 0, 1, 5)))]
         size = sum(padded(HEAD_BYTES + 4 * len(t) + 10 + len(b)) for t, b in bodies)
+        size += sum(padded(HEAD_BYTES + 4 + len(k) + len(v or b"")) for k, v in keyed)
         journal.ensure(size + padded(HEAD_BYTES + 8 + 16 * (len(held) + 1)))
         first = self.process.arena.next_seq
         last = first
         for targets, body in bodies:
             last = self._put(targets, body)
+        for key, value in keyed:
+            last = self._revise(key, value)
         del self.acquired[number][: len(held)]
         for lane, index, seq in held:
             self.process.queues[number].settle(lane, index)
@@ -303,14 +362,78 @@ class StoreRun:
         last = max(last, self._record_ends())
         self.model.transactions.append((first, last))
 
+    # Keyed work ---------------------------------------------------------------------------
+
+    def _key(self) -> bytes:
+        """Some keys are revised often, some hardly ever: these fill old segments with life."""
+        return KEYS[int(self.keys * self.dice.random() ** self.skew)]
+
+    def _value(self) -> bytes | None:
+        return None if self.dice.random() < 0.25 else self._body()
+
+    def revise(self) -> None:
+        """Keys get new values, or are deleted; some of these messages go to a queue, too."""
+        for _ in range(self.dice.randint(1, 10)):
+            queue = self.dice.choice(QUEUES) if self.dice.random() < 0.15 else None
+            self._revise(self._key(), self._value(), queue)
+
+    def _revise(self, key: bytes, value: bytes | None, queue: int | None = None) -> int:
+        seq, loc = self.process.keyed.put(key, value, self.now_ms, queue)
+        if queue is not None:
+            body = value or b""
+            self.process.queues[queue].put(seq, loc, len(body), 0, NEVER, FLAG_DURABLE)
+            self.model.entries[seq] = Sent(queue, body)
+            seq += 1
+        self.model.stream.versions.append((seq, key, value))
+        self.model.records.append(seq)
+        return seq
+
+    def pin(self) -> None:
+        """A snapshot of what is durable stays as it is."""
+        name, at = f"pin/{self.dice.randrange(4)}", self.process.store.journal.durable_seq
+        if name not in self.process.keyed.pins:
+            seq = self.process.keyed.pin(name, at, self.now_ms)
+            self.model.stream.pins.append((seq, name, at))
+            self.model.records.append(seq)
+
+    def unpin(self) -> None:
+        if self.process.keyed.pins:
+            name = self.dice.choice(sorted(self.process.keyed.pins))
+            seq = self.process.keyed.pin(name, None, self.now_ms)
+            self.model.stream.pins.append((seq, name, None))
+            self.model.records.append(seq)
+
+    def purge(self) -> None:
+        """Tombstones have been seen by everybody who must."""
+        upto = self.process.store.journal.durable_seq
+        seq = self.process.keyed.purge(upto, self.now_ms)
+        self.model.stream.purges.append((seq, upto))
+        self.model.records.append(seq)
+
+    def look(self) -> None:
+        """The stream shows now what it should."""
+        self._check_stream(self.process.store.journal.durable_seq, self.process.arena.next_seq)
+
+    # Turns and upkeep ---------------------------------------------------------------------
+
     def turn(self) -> None:
         self._record_ends()
         self.process.store.flush(self.now_ms)
+        self.checkpoint()
         self.process.arena.turn += 1
         self.completed()
 
+    def checkpoint(self) -> None:
+        """What the node does at the end of a turn, and sometimes the last thing that it does."""
+        checkpointer = self.process.store.journal.checkpointer
+        made = checkpointer.made
+        self.process.store.checkpoint(self.process, self.now_ms)
+        if checkpointer.made > made and self.disk.capacity == ROOM and self.dice.random() < 0.2:
+            self.crash()
+
     def completed(self) -> None:
         self.process.store.completed()
+        self.process.keyed.release()
         self.durable_seq = self.process.store.journal.durable_seq
         self.durable_change = self.process.store.catalog.durable_seq
 
@@ -322,6 +445,15 @@ class StoreRun:
             self.process.store.journal.maintain(
                 self.process, self.now_ms, self.dice.choice((1, 8000, 1 << 20))
             )
+        if not any(sent.ended == -1 for sent in self.model.entries.values()):
+            self.checkpoint()
+
+    def rest(self) -> None:
+        """Nothing happens for a while: compaction comes to its end."""
+        for _ in range(self.dice.randint(4, 12)):
+            self.now_ms += 60
+            self.turn()
+            self.process.store.journal.maintain(self.process, self.now_ms, 1 << 20)
 
     def drain(self) -> None:
         """Everything is consumed: segments die."""
@@ -350,13 +482,13 @@ class StoreRun:
         """The disk has little room for a while."""
         used = self.disk.capacity - self.disk.free_bytes()
         self.disk.capacity = used + self.dice.choice((0, 0, 50_000, 100_000))
-        actions = [self.publish, self.turn, self.maintain, self.consume]
+        actions = [self.publish, self.turn, self.maintain, self.consume, self.revise, self.purge]
         for _ in range(self.dice.randint(1, 30)):
             try:
                 self.dice.choice(actions)()
             except DiskFull:
                 self.recount()
-        self.disk.capacity = 1 << 40
+        self.disk.capacity = ROOM
         for _ in range(6):
             self.process.store.journal.maintain(self.process, self.now_ms, 1)
         if self.process.store.journal.full:
@@ -370,6 +502,9 @@ class StoreRun:
             self.turn,
             self.maintain,
             self.consume,
+            self.revise,
+            self.pin,
+            self.unpin,
             self.change_wiring,
             self.rewrite_catalog,
         ]
@@ -397,7 +532,7 @@ class StoreRun:
         store.close(self.now_ms)
         while not store.idle:
             store.completed()
-        store.closed()
+        store.closed(self.process if self.dice.random() < 0.7 else None)
         self.durable_seq, self.durable_change = store.journal.durable_seq, store.catalog.durable_seq
         self._restart(self.disk.crash(power=self.dice.random() < 0.5))
         if not self.process.report.found.startswith("clean("):
@@ -415,7 +550,11 @@ class StoreRun:
 
     def _restart(self, disk: SimDisk) -> None:
         self.disk = disk
-        self.process = Process(disk, self.dice, self.now_ms, self.config)
+        for name in disk.list(PREFIX):
+            if self.dice.random() < 0.1:
+                # A checkpoint that rots costs time, and nothing else.
+                disk.flip(name, self.dice.randrange(disk.size(name)), self.dice.randrange(8))
+        self.process = self._process()
         self.acquired = {number: [] for number in QUEUES}
         self._check()
         for finding in check_store(disk):
@@ -425,7 +564,9 @@ class StoreRun:
 
     def _check(self) -> None:
         upto = self.process.report.last_seq
-        self.say(f"     recovered up to {upto}, durable was {self.durable_seq}; {self.process.report.torn}")
+        report = self.process.report
+        self.say(f"     recovered up to {upto}, durable was {self.durable_seq}; {report.torn}")
+        self.say(f"     checkpoint {report.checkpoint}, {report.dropped} dropped; {report.unusable}")
         promised = max((seq for seq in self.model.records if seq <= self.durable_seq), default=0)
         if upto < promised:
             raise BrokenPromise(f"recovered up to {upto}, but {promised} had been called durable")
@@ -441,6 +582,8 @@ class StoreRun:
             got = [row for row in found if row[0] not in unsure]
             if got != wanted:
                 raise BrokenPromise(_difference(number, got, wanted))
+        self._check_stream(upto, upto)
+        self.model.stream.cut(upto)
         self._check_catalog()
         self.model.entries = {
             seq: Sent(number, body) for number, rows in self.process.contents().items() for seq, body in rows
@@ -448,6 +591,20 @@ class StoreRun:
         self.model.records.clear()
         self.model.transactions.clear()
         self.durable_seq = self.process.store.journal.durable_seq
+
+    def _check_stream(self, at: int, upto: int) -> None:
+        """What the stream shows at this sequence and at its pins, if the journal ends at `upto`."""
+        model, keyed = self.model.stream, self.process.keyed
+        if keyed.pins != model.pinned(upto):
+            raise BrokenPromise(f"the pins are {keyed.pins}, not {model.pinned(upto)}")
+        for snapshot in {at, *keyed.pins.values()}:
+            got, wanted = rows(keyed.stream, snapshot), model.visible(snapshot, upto)
+            if got != wanted:
+                lost, back = (
+                    [row[:2] for row in wanted if row not in got],
+                    [row[:2] for row in got if row not in wanted],
+                )
+                raise BrokenPromise(f"snapshot {snapshot} of the stream lost {lost[:5]} and has {back[:5]}")
 
     def _check_catalog(self) -> None:
         changes = self.process.changes
