@@ -34,8 +34,9 @@ test: setup services check ## everything: checks, unit, contract, simulation, in
 	TIDEMARK_PURE=1 $(PYTEST) tests/unit -n 2
 	$(PYTEST) tests/sim -n 2
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $${TIDEMARK_FUZZ_SECONDS:-60}
-	$(PYTEST) tests/interop -n 2 --dist loadfile
+	$(PYTEST) tests/interop tests/client -n 2 --dist loadfile
 	$(PYTEST) tests/system
+	$(PYTEST) bench/tests -n 2
 
 check: setup ## ruff, mypy --strict, lint-imports
 	$(BIN)/ruff check src tests bench tools examples
@@ -53,7 +54,7 @@ sim: setup ## the store on a lying disk: SEEDS=1000
 	TIDEMARK_SIM_SEEDS=$${SEEDS:-1000} $(PYTEST) tests/sim -n 2
 
 kill: setup ## kill -9 in mixed traffic: ROUNDS=50
-	TIDEMARK_KILL_ROUNDS=$${ROUNDS:-50} $(PYTEST) tests/system/test_kill.py
+	TIDEMARK_KILL_ROUNDS=$${ROUNDS:-50} $(PYTEST) tests/system/test_kill.py tests/system/test_stream_kill.py
 
 fuzz: setup ## the frame and table parsers: SECONDS=60
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $${SECONDS:-60}
@@ -61,7 +62,7 @@ fuzz: setup ## the frame and table parsers: SECONDS=60
 interop: setup services ## ordinary clients against the broker
 	$(PYTEST) tests/interop -n 2 --dist loadfile
 
-bench: setup services ## speed, with RabbitMQ in the same run: ARGS="--quick"
+bench: setup services ## speed, with the peers in the same run: ARGS="--quick --case 'stream-*'"
 	$(BIN)/python -m bench.run $(ARGS)
 
 docs: setup ## pages made from the code: configuration, errors, command line

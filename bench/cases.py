@@ -18,6 +18,24 @@ class Kind(Enum):
     BACKLOG = "backlog"
     QUEUES = "queues"
     CONNECTIONS = "connections"
+    STREAM_KEYED = "stream keyed"
+    STREAM_OPEN = "stream open"
+    STREAM_SCAN = "stream scan"
+    STREAM_RESTART = "stream restart"
+    STREAM_MEMORY = "stream memory"
+    STREAM_PEERS = "stream peers"
+
+    @property
+    def of_streams(self) -> bool:
+        return self.value.startswith("stream ")
+
+
+AMQP = ("tidemark", "rabbitmq")
+AMQP_AND_NULL = (*AMQP, "null")
+AMQP_AND_NULL_DURABLE = (*AMQP, "null-durable")
+INSIDE = ("tidemark", "core")
+"""The broker, and the loops at its heart called in one process without network or disk."""
+PEERS = ("tidemark", "nats", "redis")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +43,16 @@ class Case:
     name: str
     title: str
     kind: Kind
-    load: tuple[str, ...]
+    load: tuple[str, ...] = ()
+    """Arguments of the load generator for AMQP."""
     size: int = 100
-    null_too: bool = False
-    """Whether the null broker can do it: transient, automatic acks, default exchange."""
+    brokers: tuple[str, ...] = AMQP
+    """Who can do it. The null broker knows transient messages, automatic acks and the default exchange only; with
+    a disk, confirms and manual acks too."""
     window: int = 0
     """Messages per sync of the bare disk loop that runs beside this case; 0: none."""
+    keys: int = 0
+    """Distinct keys of the stream, uniformly chosen."""
 
 
 _DURABLE = ("--durable", "--persistent", "--ack", "manual", "--prefetch", "1000")
@@ -45,7 +67,7 @@ def _transient(label: str, size: int) -> Case:
         Kind.THROUGHPUT,
         ("--size", str(size)),
         size,
-        null_too=True,
+        brokers=AMQP_AND_NULL,
     )
 
 
@@ -56,8 +78,28 @@ def _durable(window: int, label: str, size: int, acks: tuple[str, ...]) -> Case:
         Kind.THROUGHPUT,
         ("--size", str(size), "--confirm", str(window), *_DURABLE, *acks),
         size,
+        brokers=AMQP_AND_NULL_DURABLE,
         window=window,
     )
+
+
+BATCH = 1000
+"""Rows in one put, which is durable as a whole before it is answered."""
+
+
+def _keyed(label: str, keys: int) -> Case:
+    return Case(
+        f"stream-keyed-{label}",
+        f"updates of {keys:,} keys, uniform, 100 B values, durable, {BATCH:,} rows a batch",
+        Kind.STREAM_KEYED,
+        brokers=INSIDE,
+        window=BATCH,
+        keys=keys,
+    )
+
+
+def _of_stream(name: str, title: str, kind: Kind, brokers: tuple[str, ...]) -> Case:
+    return Case(name, f"{title}, 10,000,000 keys", kind, brokers=brokers, keys=10_000_000)
 
 
 CASES: tuple[Case, ...] = (
@@ -77,6 +119,7 @@ CASES: tuple[Case, ...] = (
             *("--producers", "10", "--consumers", "10", "--queues", "10"),
             *("--confirm", "100", *_DURABLE, *_BATCHED_ACKS),
         ),
+        brokers=AMQP_AND_NULL_DURABLE,
     ),
     Case(
         "fan-out-10",
@@ -101,23 +144,44 @@ CASES: tuple[Case, ...] = (
         "5,000 messages/s, transient, 100 B",
         Kind.LATENCY,
         ("--rate", "5000"),
-        null_too=True,
+        brokers=AMQP_AND_NULL,
     ),
     Case(
         "latency-transient-20k",
         "20,000 messages/s, transient, 100 B",
         Kind.LATENCY,
         ("--rate", "20000"),
-        null_too=True,
+        brokers=AMQP_AND_NULL,
     ),
     Case(
         "latency-durable-5k",
         "5,000 messages/s, durable, confirms, manual acks, 100 B",
         Kind.LATENCY,
         ("--rate", "5000", "--confirm", "1000", *_DURABLE, *_SINGLE_ACKS),
+        brokers=AMQP_AND_NULL_DURABLE,
     ),
     Case("queues-10k", "durable queues declared one after the other", Kind.QUEUES, ("--durable",)),
     Case("connections-1k", "idle connections, heartbeat 10 s", Kind.CONNECTIONS, ()),
+    _keyed("1m", 1_000_000),
+    _keyed("10m", 10_000_000),
+    _of_stream("stream-open-10m", "opening a snapshot", Kind.STREAM_OPEN, INSIDE),
+    _of_stream(
+        "stream-scan-10m", "snapshot read to its end as Arrow, 100 B values", Kind.STREAM_SCAN, INSIDE
+    ),
+    _of_stream(
+        "stream-restart-10m",
+        "from the start of the process to the first answer, after kill -9 in the middle of updates",
+        Kind.STREAM_RESTART,
+        ("tidemark",),
+    ),
+    _of_stream("stream-memory-10m", "memory a key, 100 B values", Kind.STREAM_MEMORY, INSIDE),
+    Case(
+        "stream-peers",
+        f"every put on the disk before its answer, 100 B values, {BATCH:,} rows a batch",
+        Kind.STREAM_PEERS,
+        brokers=PEERS,
+        keys=100_000,
+    ),
 )
 
 
@@ -177,7 +241,9 @@ def bars() -> Iterator[Bar]:
                 yield Bar(case.name, metric, text, 1, strict=True)
         if case.size == 16384:
             yield Bar(case.name, "cpu_s_per_million", "CPU ≤ 2 × null broker", 2, "null")
-        if case.window == 1000:
+        if case.kind.of_streams:
+            yield from _stream_bars(case)
+        elif case.window == 1000:
             yield Bar(
                 case.name,
                 "share_of_disk",
@@ -186,3 +252,26 @@ def bars() -> Iterator[Bar]:
                 None,
                 at_most=False,
             )
+
+
+def _stream_bars(case: Case) -> Iterator[Bar]:
+    def least(metric: str, text: str, factor: float) -> Bar:
+        return Bar(case.name, metric, text, factor, None, at_most=False)
+
+    def below(metric: str, text: str, factor: float) -> Bar:
+        return Bar(case.name, metric, text, factor, None, strict=True)
+
+    match case.kind:
+        case Kind.STREAM_KEYED:
+            yield least("keyed_per_s", "at least 500,000 updates/s", 500_000)
+            yield least("share_of_unkeyed", "at least 50 % of the unkeyed rate", 0.5)
+        case Kind.STREAM_OPEN:
+            yield below("open_p99_us", "below 1 ms", 1000)
+        case Kind.STREAM_SCAN:
+            yield least("rows_per_s", "at least 5,000,000 rows/s", 5e6)
+            yield least("rows_per_cpu_s", "at least 5,000,000 rows a CPU second", 5e6)
+            yield Bar(case.name, "writer_slowdown", "a writer slowed down by at most 40 %", 0.4, None)
+        case Kind.STREAM_RESTART:
+            yield below("serving_s", "below 2 s", 2.0)
+        case Kind.STREAM_MEMORY:
+            yield below("rss_bytes_per_key", "below 100 B a key", 100)

@@ -30,7 +30,7 @@ static double own_cpu_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* User and system time of the broker's processes, all their threads included. */
+/* User and system time of the broker's processes: all their threads, and the children they waited for. */
 static double broker_cpu_s(void) {
     double ticks = 0;
     for (int i = 0; i < opt.n_pids; i++) {
@@ -44,10 +44,11 @@ static double broker_cpu_s(void) {
         line[n] = 0;
         const char *after_name = strrchr(line, ')'); /* the name may hold blanks */
         unsigned long user, sys;
+        long waited_user, waited_sys;
         if (after_name &&
-            sscanf(after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
-                   &sys) == 2)
-            ticks += (double)(user + sys);
+            sscanf(after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld",
+                   &user, &sys, &waited_user, &waited_sys) == 4)
+            ticks += (double)(user + sys) + (double)(waited_user + waited_sys);
     }
     return ticks / (double)sysconf(_SC_CLK_TCK);
 }

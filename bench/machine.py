@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from bench import rabbitmq
+from bench.streams import nats, redis
 
 _LEAVE_FREE_BYTES = 512 << 20
 _CHUNK_BYTES = 1 << 20
@@ -67,6 +68,8 @@ def facts(folder: Path) -> dict[str, str]:
         "python": sys.version.split()[0],
         "gcc": _first_line(["gcc", "--version"]),
         "rabbitmq": rabbitmq.version() or "not installed",
+        "nats-server": nats.version(),
+        "redis": redis.version(),
         "tidemark commit": _first_line(["git", "-C", str(root), "describe", "--always", "--dirty"]),
     }
 

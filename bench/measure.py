@@ -19,7 +19,6 @@ from bench.servers import Server
 
 Figures = dict[str, float]
 _TIMEOUT_S = 1200
-_SETTLE_S = 2.0  # for collectors of garbage to come round before memory is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +32,15 @@ class Scale:
     connections: int
     idle_s: float
     disk_s: float
+    keys_max: int
+    stream_s: float
+    """One measured phase of a stream case."""
+    settle_s: float
+    """For collectors of garbage to come round before memory is read."""
 
 
-FULL = Scale(5, 1.5, 1_000_000, 10_000, 1_000, 10, 2)
-QUICK = Scale(2, 0.7, 100_000, 1_000, 200, 4, 0.7)
+FULL = Scale(5, 1.5, 1_000_000, 10_000, 1_000, 10, 2, 1 << 30, 4, 2)
+QUICK = Scale(2, 0.7, 100_000, 1_000, 200, 4, 0.7, 100_000, 0.7, 0.5)
 
 
 class RunFailedError(RuntimeError):
@@ -90,6 +94,8 @@ def run_case(case: Case, server: Server, folder: Path, scale: Scale) -> Figures:
             return _queues(case, server, scale)
         case Kind.CONNECTIONS:
             return _connections(server, scale)
+        case _:
+            raise RunFailedError(f"{case.name} is not about AMQP")
 
 
 def _for_seconds(scale: Scale) -> tuple[str, ...]:
@@ -145,7 +151,7 @@ def _backlog(case: Case, server: Server, scale: Scale) -> Figures:
     confirms = ("--confirm", "1000")
     before = server.rss_bytes()
     built = _load(server, "--publish-only", *count, *confirms, *case.load)
-    time.sleep(_SETTLE_S)
+    time.sleep(scale.settle_s)
     grown = max(0, server.rss_bytes() - before)
     drained = _load(
         server,

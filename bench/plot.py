@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cases import CASES, Case, Kind
-from bench.report import BROKERS, IMAGES
+from bench.cases import CASES, Kind
+from bench.report import IMAGES, NAMES
 from bench.results import Results
 
-_COLOURS = {"tidemark": "#0b7285", "rabbitmq": "#e8590c", "null": "#adb5bd"}
-_NAMES = {"tidemark": "Tidemark", "rabbitmq": "RabbitMQ", "null": "null broker"}
+_COLOURS = {
+    "tidemark": "#0b7285",
+    "rabbitmq": "#e8590c",
+    "null": "#adb5bd",
+    "null-durable": "#adb5bd",
+    "core": "#adb5bd",
+    "nats": "#5f3dc4",
+    "redis": "#c92a2a",
+}
 
-Panel = tuple[str, str]
-_THROUGHPUT: tuple[Panel, ...] = (
-    ("cpu_s_per_million", "broker CPU seconds per million messages (less is better)"),
-    ("messages_per_s", "messages per second (more is better)"),
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a figure: what it is called, and its metric in each panel."""
+
+    label: str
+    case: str
+    metrics: tuple[str, ...]
+
+
+def _lines(results: Results, kind: Kind, metrics: tuple[str, ...]) -> list[Line]:
+    return [
+        Line(case.name, case.name, metrics)
+        for case in CASES
+        if case.kind is kind and case.name in results.runs
+    ]
+
+
+def _line(label: str, case: str, name: str) -> Line:
+    return Line(label, case, (f"{name}_cpu_s_per_million", f"{name}_per_s"))
+
+
+_INSIDE = tuple(
+    _line(f"{what}, {keys} keys", f"stream-keyed-{keys.lower()}", name)
+    for keys in ("1M", "10M")
+    for name, what in (("keyed", "updates"), ("unkeyed", "unkeyed beside"))
 )
-_LATENCY: tuple[Panel, ...] = (
-    ("p50_us", "end-to-end latency p50, µs (less is better)"),
-    ("p99_us", "end-to-end latency p99, µs (less is better)"),
+_PEERS = (
+    _line("keyed, batches of 1,000", "stream-peers", "keyed"),
+    _line("appended, batches of 1,000", "stream-peers", "append"),
+    _line("keyed, one by one", "stream-peers", "single"),
+    _line("read", "stream-peers", "read"),
 )
+_COST = ("broker CPU seconds per million messages (less is better)", "messages per second (more is better)")
+_WAIT = ("end-to-end latency p50, µs (less is better)", "end-to-end latency p99, µs (less is better)")
 
 
-def draw(results: Results) -> list[Path]:
-    """Write the plots; returns their paths, none where matplotlib is not installed."""
+def draw(results: Results, *, of_streams: bool) -> list[Path]:
+    """Write the plots of AMQP or of streams; returns their paths, none where matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError:
@@ -31,34 +65,39 @@ def draw(results: Results) -> list[Path]:
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "tidemark"  # the same figures make the same file
     matplotlib.rcParams["font.size"] = 9
-    drawn = [
-        _figure(results, Kind.THROUGHPUT, _THROUGHPUT, "bench-throughput.svg"),
-        _figure(results, Kind.LATENCY, _LATENCY, "bench-latency.svg"),
+    throughput = _lines(results, Kind.THROUGHPUT, ("cpu_s_per_million", "messages_per_s"))
+    latency = _lines(results, Kind.LATENCY, ("p50_us", "p99_us"))
+    inside, peers = ([line for line in lines if line.case in results.runs] for lines in (_INSIDE, _PEERS))
+    return [
+        _figure(results, lines, titles, name)
+        for streams, lines, titles, name in (
+            (False, throughput, _COST, "bench-throughput.svg"),
+            (False, latency, _WAIT, "bench-latency.svg"),
+            (True, inside, _COST, "bench-streams.svg"),
+            (True, peers, _COST, "bench-stream-peers.svg"),
+        )
+        if lines and streams == of_streams
     ]
-    return [path for path in drawn if path]
 
 
-def _figure(results: Results, kind: Kind, panels: tuple[Panel, ...], name: str) -> Path | None:
+def _figure(results: Results, lines: list[Line], titles: tuple[str, ...], name: str) -> Path:
     import matplotlib.pyplot as plt
 
-    cases = [case for case in CASES if case.kind is kind and case.name in results.runs]
-    if not cases:
-        return None
-    brokers = [b for b in BROKERS if any(b in results.runs[case.name] for case in cases)]
+    brokers = [b for b in NAMES if any(b in results.runs[line.case] for line in lines)]
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(11, 1.2 + 0.42 * len(cases)), sharey=True, layout="constrained"
+        1, len(titles), figsize=(11, 1.2 + 0.42 * len(lines)), sharey=True, layout="constrained"
     )
-    for axis, (metric, title) in zip(axes, panels, strict=True):
+    for panel, (axis, title) in enumerate(zip(axes, titles, strict=True)):
         for place, broker in enumerate(brokers):
-            _bars(axis, results, cases, broker, metric, place, len(brokers))
+            _bars(axis, results, lines, broker, panel, place, len(brokers))
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(lambda value, _: _short(value))
         axis.xaxis.set_minor_formatter(lambda _value, _: "")
         figures = [
             median
-            for case in cases
+            for line in lines
             for broker in brokers
-            if (median := results.median(case.name, broker, metric))
+            if (median := results.median(line.case, broker, line.metrics[panel]))
         ]
         if figures:  # bars have a visible length, and their labels room on the right
             axis.set_xlim(min(figures) / 3, max(figures) * 2.5)
@@ -66,7 +105,7 @@ def _figure(results: Results, kind: Kind, panels: tuple[Panel, ...], name: str) 
         axis.grid(axis="x", alpha=0.3)
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_yticks(range(len(cases)), [case.name for case in cases])
+    axes[0].set_yticks(range(len(lines)), [line.label for line in lines])
     axes[0].invert_yaxis()
     figure.legend(
         *axes[0].get_legend_handles_labels(),
@@ -83,9 +122,9 @@ def _figure(results: Results, kind: Kind, panels: tuple[Panel, ...], name: str) 
 def _bars(
     axis: object,
     results: Results,
-    cases: list[Case],
+    lines: list[Line],
     broker: str,
-    metric: str,
+    panel: int,
     place: int,
     of: int,
 ) -> None:
@@ -94,8 +133,8 @@ def _bars(
     assert isinstance(axis, Axes)
     height = 0.8 / of
     at, medians, below, above = [], [], [], []
-    for row, case in enumerate(cases):
-        spread = results.spread(case.name, broker, metric)
+    for row, line in enumerate(lines):
+        spread = results.spread(line.case, broker, line.metrics[panel])
         if spread is None or spread.median <= 0:
             continue
         at.append(row - 0.4 + height * (place + 0.5))
@@ -108,7 +147,7 @@ def _bars(
         height,
         xerr=[below, above],
         color=_COLOURS[broker],
-        label=_NAMES[broker],
+        label=NAMES[broker],
         error_kw={"elinewidth": 0.8, "ecolor": "#343a40"},
     )
     axis.bar_label(drawn, [_short(value) for value in medians], padding=4, fontsize=7)

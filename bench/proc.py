@@ -1,6 +1,7 @@
 """What /proc says about a broker's processes, and the small things every server under test needs.
 
-CPU is user plus system time of whole processes, so threads that have ended are counted too.
+CPU is user plus system time of whole processes and of the children they have waited for, so threads and helpers
+that have ended are counted too.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     for pid in pids:
         with contextlib.suppress(OSError):
             fields = _stat_fields(pid)
-            ticks += int(fields[11]) + int(fields[12])
+            ticks += sum(map(int, fields[11:15]))
     return ticks / _TICKS_PER_S
 
 
@@ -101,7 +102,11 @@ def speaks_amqp(port: int) -> bool:
 
 
 def wait_until(
-    ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, timeout_s: float
+    ready: Callable[[], bool],
+    process: subprocess.Popen[bytes],
+    log: Path,
+    timeout_s: float,
+    poll_s: float = 0.05,
 ) -> None:
     """Wait for a server to become ready.
 
@@ -114,7 +119,7 @@ def wait_until(
             what = "ended" if process.poll() is not None else f"was not ready in {timeout_s:.0f} s"
             tail = log.read_text(errors="replace")[-600:] if log.exists() else ""
             raise ServerFailedError(f"{log.stem} {what}; the end of its log:\n{tail}")
-        time.sleep(0.05)
+        time.sleep(poll_s)
 
 
 def stop(process: subprocess.Popen[bytes], timeout_s: float = 20) -> None:

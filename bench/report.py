@@ -1,13 +1,14 @@
 """Turns results into a table on the terminal, a JSON file, Markdown and plots.
 
-The Markdown goes between two markers of `docs/benchmarks.md`; the prose around them is written by
-hand and left alone.
+The Markdown goes between markers of `docs/benchmarks.md`, AMQP and streams each between their own; the prose
+around them is written by hand and left alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,43 @@ _ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 PAGE = _ROOT / "docs" / "benchmarks.md"
 IMAGES = _ROOT / "docs" / "img"
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
-BROKERS = ("tidemark", "rabbitmq", "null")
 
-# What a table shows of a case: metric, heading, unit, and whether less is better.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Section:
+    """A generated part of the page. A campaign replaces those parts that it has figures for."""
+
+    name: str
+    of_streams: bool
+
+    @property
+    def begin(self) -> str:
+        return f"<!-- {self.name}:begin -->"
+
+    @property
+    def end(self) -> str:
+        return f"<!-- {self.name}:end -->"
+
+    def cases(self) -> list[Case]:
+        return [case for case in CASES if case.kind.of_streams == self.of_streams]
+
+
+SECTIONS = (Section("bench", of_streams=False), Section("bench-streams", of_streams=True))
+
+
+NAMES = {
+    "tidemark": "Tidemark",
+    "rabbitmq": "RabbitMQ",
+    "null": "null broker",
+    "null-durable": "null broker with a disk",
+    "core": "inner loops alone",
+    "nats": "NATS JetStream",
+    "redis": "Redis",
+}
+PEERS = ("rabbitmq", "nats", "redis")
+
+PHASE = "recovery_"
+# What a table shows of a case: metric, heading, and whether less is better.
 Column = tuple[str, str, bool]
 _COLUMNS: dict[Kind, tuple[Column, ...]] = {
     Kind.THROUGHPUT: (
@@ -60,7 +93,74 @@ _COLUMNS: dict[Kind, tuple[Column, ...]] = {
         ("memory_bytes_per_connection", "memory: bytes per connection", True),
         ("idle_cpu_us_per_connection_s", "CPU µs per idle connection and second", True),
     ),
+    Kind.STREAM_KEYED: (
+        ("keyed_per_s", "updates/s", False),
+        ("keyed_cpu_s_per_million", "updates: CPU s per million", True),
+        ("keyed_p99_ms", "updates: p99 ms a batch", True),
+        ("unkeyed_per_s", "unkeyed appends/s", False),
+        ("unkeyed_cpu_s_per_million", "unkeyed: CPU s per million", True),
+        ("share_of_unkeyed", "updates as a share of unkeyed appends", False),
+        ("disk_rows_per_s", "bare disk loop: rows/s", False),
+        ("share_of_disk", "updates as a share of the bare disk loop", False),
+    ),
+    Kind.STREAM_OPEN: (
+        ("open_p50_us", "p50 µs", True),
+        ("open_p99_us", "p99 µs", True),
+        ("open_max_us", "longest µs", True),
+        ("open_close_cpu_us", "CPU µs to open and close", True),
+    ),
+    Kind.STREAM_SCAN: (
+        ("rows_per_s", "rows/s", False),
+        ("rows_per_cpu_s", "rows a CPU second", False),
+        ("bytes_per_s", "Arrow bytes/s", False),
+        ("unhashed_rows_per_s", "without the marker's hash: rows/s", False),
+        ("unhashed_rows_per_cpu_s", "without the marker's hash: rows a CPU second", False),
+        ("aged_rows_per_s", "after many updates: rows/s", False),
+        ("aged_rows_per_cpu_s", "after many updates: rows a CPU second", False),
+        ("writer_alone_per_s", "a writer alone: updates/s", False),
+        ("writer_beside_scan_per_s", "the writer beside a scan: updates/s", False),
+        ("writer_slowdown", "the writer's slow-down", True),
+        ("beside_writer_rows_per_s", "the scan beside the writer: rows/s", False),
+    ),
+    Kind.STREAM_RESTART: (
+        ("serving_s", "start of the process to the first row, s", True),
+        ("ready_s", "start of the process to listening, s", True),
+        ("outside_recovery_ms", "of it not recovery, ms", True),
+        ("rss_after_restart", "resident bytes afterwards", True),
+        (f"{PHASE}ms", "recovery, ms", True),
+    ),
+    Kind.STREAM_MEMORY: (
+        ("rss_bytes_per_key", "resident bytes a key", True),
+        ("index_bytes_per_key", "bytes a key by the index's own count", True),
+        ("updated_bytes_per_key", "the same after updates", True),
+        ("rss_bytes", "resident bytes in all", True),
+    ),
+    Kind.STREAM_PEERS: (
+        ("keyed_per_s", "keyed, in batches: rows/s", False),
+        ("keyed_cpu_s_per_million", "keyed, in batches: CPU s per million", True),
+        ("append_per_s", "appended, in batches: rows/s", False),
+        ("append_cpu_s_per_million", "appended, in batches: CPU s per million", True),
+        ("single_per_s", "keyed, one by one: rows/s", False),
+        ("single_cpu_s_per_million", "keyed, one by one: CPU s per million", True),
+        ("single_p99_ms", "keyed, one by one: p99 ms", True),
+        ("read_per_s", "read: rows/s", False),
+        ("read_cpu_s_per_million", "read: CPU s per million", True),
+    ),
 }
+
+
+def _columns(case: Case, measured: list[str]) -> Iterator[Column]:
+    """What is shown of a case: the usual figures, then the phases of a recovery as the broker names them."""
+    usual = _COLUMNS[case.kind]
+    yield from usual
+    named = {metric for metric, _, _ in usual}
+    for metric in measured:
+        if metric.startswith(PHASE) and metric not in named:
+            yield (
+                metric,
+                f"recovery: {metric.removeprefix(PHASE).removesuffix('_ms').replace('_', ' ')}, ms",
+                True,
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,7 +171,7 @@ class Row:
     label: str
     spreads: dict[str, Spread | None]
     advantage: float | None
-    """How many times better than RabbitMQ."""
+    """How many times better than the best of the peers."""
     verdict: Verdict | None
 
 
@@ -79,17 +179,27 @@ def rows(results: Results) -> Iterator[Row]:
     judged = {(v.bar.case, v.bar.metric): v for v in verdicts(results)}
     for case in CASES:
         measured = results.metrics(case.name)
-        for metric, label, less_is_better in _COLUMNS[case.kind]:
+        for metric, label, less_is_better in _columns(case, measured):
             if metric not in measured:
                 continue
-            spreads = {broker: results.spread(case.name, broker, metric) for broker in BROKERS}
-            ours, theirs = spreads["tidemark"], spreads["rabbitmq"]
-            advantage = None
-            if ours and theirs and ours.median > 0 and theirs.median > 0:
-                advantage = theirs.median / ours.median
-                if not less_is_better:
-                    advantage = 1 / advantage
+            spreads = {broker: results.spread(case.name, broker, metric) for broker in case.brokers}
+            advantage = _advantage_of(spreads, less_is_better)
             yield Row(case, label, spreads, advantage, judged.get((case.name, metric)))
+
+
+def _advantage_of(spreads: dict[str, Spread | None], less_is_better: bool) -> float | None:
+    ours = spreads["tidemark"]
+    peers = [spread.median for peer in PEERS if (spread := spreads.get(peer)) and spread.median > 0]
+    if ours is None or ours.median <= 0 or not peers:
+        return None
+    return min(peers) / ours.median if less_is_better else ours.median / max(peers)
+
+
+def _headings(case: Case) -> list[str]:
+    """Of the columns of a case's table on the page."""
+    peers = [NAMES[broker] for broker in case.brokers if broker in PEERS]
+    versus = [f"× {peers[0]}" if len(peers) == 1 else "× the better peer"] if peers else []
+    return [*(NAMES[broker] for broker in case.brokers), *versus, "bar"]
 
 
 def _figure(value: float) -> str:
@@ -115,12 +225,14 @@ def _verdict(verdict: Verdict | None) -> str:
         return ""
     word = "met" if verdict.met else "missed"
     note = f"; {verdict.note}" if verdict.note else ""
-    return f"{word}: {verdict.bar.text} ({_figure(verdict.margin)}× the bar{note})"
+    margin = "" if math.isinf(verdict.margin) else f" ({_figure(verdict.margin)}× the bar{note})"
+    return f"{word}: {verdict.bar.text}{margin}"
 
 
 def print_table(results: Results, console: Console) -> None:
     table = Table(title=Text("median [lowest–highest]"))
-    for heading in ("case", "figure", *BROKERS, "× RabbitMQ", "bar"):
+    brokers = [broker for broker in NAMES if any(broker in found for found in results.runs.values())]
+    for heading in ("case", "figure", *(NAMES[broker] for broker in brokers), "× peer", "bar"):
         table.add_column(heading, justify="left" if heading in ("case", "figure", "bar") else "right")
     last = ""
     for row in rows(results):
@@ -130,7 +242,7 @@ def print_table(results: Results, console: Console) -> None:
         table.add_row(
             row.case.name if row.case.name != last else "",
             row.label,
-            *(Text(_spread(row.spreads[broker])) for broker in BROKERS),
+            *(Text(_spread(row.spreads.get(broker))) for broker in brokers),
             _advantage(row),
             Text(_verdict(row.verdict), style=colour),
         )
@@ -187,9 +299,15 @@ def read_json(path: Path) -> tuple[Results, dict[str, str], dict[str, Any]]:
     )
 
 
-def markdown(results: Results, facts: dict[str, str], settings: dict[str, Any], images: list[Path]) -> str:
+def markdown(
+    section: Section, results: Results, facts: dict[str, str], settings: dict[str, Any], images: list[Path]
+) -> str:
+    short = ""
+    if settings.get("quick"):
+        short = " A short campaign (`--quick`)"
+        short += ": 100,000 keys, whatever the cases are called." if section.of_streams else "."
     lines = [
-        f"Measured {settings['date']} with {settings['repeat']} runs a case and broker, in turn.",
+        f"Measured {settings['date']} with {settings['repeat']} runs a case and broker, in turn.{short}",
         "",
         ", ".join(f"{name} {value}" for name, value in facts.items()) + ".",
         "",
@@ -197,6 +315,9 @@ def markdown(results: Results, facts: dict[str, str], settings: dict[str, Any], 
     lines += [f"![{image.stem}](img/{image.name})\n" for image in images]
     last = ""
     for row in rows(results):
+        if row.case.kind.of_streams != section.of_streams:
+            continue
+        headings = _headings(row.case)
         if row.case.name != last:
             lines += [
                 "",
@@ -204,23 +325,26 @@ def markdown(results: Results, facts: dict[str, str], settings: dict[str, Any], 
                 "",
                 f"{row.case.title[0].upper()}{row.case.title[1:]}.",
                 "",
-                "| | Tidemark | RabbitMQ | null broker | × RabbitMQ | bar |",
-                "|---|--:|--:|--:|--:|---|",
+                f"| | {' | '.join(headings)} |",
+                f"|---|{'--:|' * (len(headings) - 1)}---|",
             ]
-        cells = [_spread(row.spreads[broker]) for broker in BROKERS]
-        lines.append(f"| {row.label} | {' | '.join(cells)} | {_advantage(row)} | {_verdict(row.verdict)} |")
+        cells = [_spread(row.spreads[broker]) for broker in row.case.brokers]
+        if len(headings) > len(cells) + 1:
+            cells.append(_advantage(row))
+        lines.append(f"| {row.label} | {' | '.join(cells)} | {_verdict(row.verdict)} |")
         last = row.case.name
-    if results.failures:
+    named = {case.name for case in section.cases()}
+    if failures := [failure for failure in results.failures if failure.partition(",")[0] in named]:
         lines += ["", "No figures:", ""]
-        lines += [f"- {failure}" for failure in results.failures]
+        lines += [f"- {failure}" for failure in failures]
     return "\n".join(lines) + "\n"
 
 
-def write_page(generated: str) -> None:
-    """Replace what is between the markers of the page."""
+def write_page(section: Section, generated: str) -> None:
+    """Replace what is between the section's markers on the page."""
     page = PAGE.read_text()
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.partition(section.begin)
+    _, end, after = rest.partition(section.end)
     if not begin or not end:
-        raise ValueError(f"{PAGE.name} has lost its markers {BEGIN} and {END}")
-    PAGE.write_text(f"{before}{BEGIN}\n{generated}{END}{after}")
+        raise ValueError(f"{PAGE.name} has lost its markers {section.begin} and {section.end}")
+    PAGE.write_text(f"{before}{begin}\n{generated}{end}{after}")

@@ -56,8 +56,8 @@ class Verdict:
 
     @property
     def margin(self) -> float:
-        """How many times better than the bar; below 1 it is missed."""
-        if self.value == 0 or self.limit == 0:
+        """How many times better than the bar; below 1 it is missed. Infinite where a figure is not above 0."""
+        if self.value <= 0 or self.limit <= 0:
             return float("inf") if self.met else 0.0
         return self.limit / self.value if self.bar.at_most else self.value / self.limit
 
@@ -76,12 +76,13 @@ def verdicts(results: Results) -> Iterator[Verdict]:
 
 def _what_limits(results: Results, bar: Bar) -> str:
     """A missed rate may be the generator's or the disk's; say so rather than guess."""
-    if not bar.metric.endswith("messages_per_s"):
+    if not bar.metric.endswith(("messages_per_s", "keyed_per_s")):
         return ""
     share = results.median(bar.case, "tidemark", "share_of_disk")
     if share is not None and share >= _DISK_BOUND:
         return f"at {share:.0%} of the bare disk loop"
-    busy = results.median(bar.case, "tidemark", "generator_busy")
+    phase = "_keyed" if bar.metric == "keyed_per_s" else ""
+    busy = results.median(bar.case, "tidemark", f"generator_busy{phase}")
     if busy is not None and busy >= _GENERATOR_BOUND:
         return f"the generator's core is {busy:.0%} busy"
     return ""

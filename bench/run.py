@@ -1,6 +1,6 @@
-"""`make bench`: the same load on Tidemark, RabbitMQ and the null broker, in alternation.
+"""`make bench`: the same load on Tidemark and on its peers, in alternation.
 
-For every case and repetition each broker is started fresh in its own folder, measured alone and
+For every case and repetition each broker of the case is started fresh in its own folder, measured alone and
 stopped: A B A B …, so that a machine that changes its mood changes it for all of them. A broker
 that is missing is skipped with one line; a run that fails costs its figures, not the campaign.
 """
@@ -19,15 +19,17 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import plot, report
+from bench import plot, rabbitmq, report
 from bench.build import BuildFailedError, build
 from bench.cases import CASES, Case, select
 from bench.machine import WarmMemory, disk_of, facts
 from bench.measure import FULL, QUICK, Figures, RunFailedError, Scale, run_case
 from bench.proc import ServerFailedError
-from bench.rabbitmq import RabbitMQ, RabbitMQUnavailableError, ensure_installed
+from bench.rabbitmq import RabbitMQ, RabbitMQUnavailableError
 from bench.results import Results
-from bench.servers import NullBroker, Server
+from bench.servers import NullBroker, NullDurable, Server
+from bench.streams import nats, redis
+from bench.streams.measure import run_stream_case
 from bench.tidemark_server import TidemarkServer, TidemarkUnavailableError, ensure_available
 
 _ROOT = Path(__file__).parent.parent
@@ -35,8 +37,24 @@ _SERVERS: dict[str, Callable[[Path], Server]] = {
     "tidemark": TidemarkServer,
     "rabbitmq": RabbitMQ,
     "null": NullBroker,
+    "null-durable": NullDurable,
 }
-_NAMES = ",".join(_SERVERS)
+"""Who is loaded over AMQP."""
+_NAMES = "tidemark,rabbitmq,null,null-durable,core,nats,redis"
+
+
+_ENSURE: dict[str, Callable[[Path], object]] = {
+    "tidemark": ensure_available,
+    "rabbitmq": lambda _: rabbitmq.ensure_installed(),
+    "nats": lambda _: nats.ensure_installed(),
+    "redis": lambda _: redis.ensure_installed(),
+}
+_UNAVAILABLE = (
+    TidemarkUnavailableError,
+    RabbitMQUnavailableError,
+    nats.NatsUnavailableError,
+    redis.RedisUnavailableError,
+)
 
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
@@ -61,7 +79,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="measure nothing; report on this file")
     options = parser.parse_args(words)
-    if unknown := set(options.brokers.split(",")) - set(_SERVERS):
+    if unknown := set(options.brokers.split(",")) - set(_NAMES.split(",")):
         parser.error(f"no broker is called {', '.join(sorted(unknown))}; there are: {_NAMES}")
     if options.repeat is None:
         options.repeat = 1 if options.quick else 3
@@ -77,11 +95,9 @@ def _available(names: list[str], folder: Path, say: Callable[[str], None]) -> li
     found = []
     for name in names:
         try:
-            if name == "tidemark":
-                ensure_available(folder / "probe")
-            elif name == "rabbitmq":
-                ensure_installed()
-        except (TidemarkUnavailableError, RabbitMQUnavailableError) as missing:
+            if name in _ENSURE:
+                _ENSURE[name](folder / "probe")
+        except _UNAVAILABLE as missing:
             say(str(missing))
         else:
             found.append(name)
@@ -91,6 +107,8 @@ def _available(names: list[str], folder: Path, say: Callable[[str], None]) -> li
 def _measure_once(name: str, case: Case, folder: Path, scale: Scale) -> Figures:
     place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
     try:
+        if case.kind.of_streams:
+            return run_stream_case(case, name, place, scale)
         with _SERVERS[name](place) as server:
             return run_case(case, server, place, scale)
     finally:
@@ -110,7 +128,7 @@ def _campaign(
         console.print(f"[bold]{number}/{len(chosen)} {case.name}[/]: {case.title}")
         for turn in range(1, repeat + 1):
             for broker in brokers:
-                if broker == "null" and not case.null_too:
+                if broker not in case.brokers:
                     continue
                 try:
                     figures = _measure_once(broker, case, folder, scale)
@@ -130,8 +148,25 @@ def _line(figures: Figures) -> str:
     )
 
 
-def _write_docs(results: Results, machine: dict[str, str], settings: dict[str, Any]) -> None:
-    report.write_page(report.markdown(results, machine, settings, plot.draw(results)))
+def _write_docs(
+    sections: list[report.Section], results: Results, machine: dict[str, str], settings: dict[str, Any]
+) -> None:
+    for section in sections:
+        images = plot.draw(results, of_streams=section.of_streams)
+        report.write_page(section, report.markdown(section, results, machine, settings, images))
+
+
+def _measured(results: Results) -> list[report.Section]:
+    """The parts of the page that there are figures for."""
+    return [
+        section for section in report.SECTIONS if any(case.name in results.runs for case in section.cases())
+    ]
+
+
+def _whole(section: report.Section, chosen: list[Case], brokers: list[str]) -> bool:
+    """Whether all of a part was measured, with everybody who belongs to it."""
+    cases = section.cases()
+    return set(cases) <= set(chosen) and all(set(case.brokers) <= set(brokers) for case in cases)
 
 
 def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> int:
@@ -146,7 +181,8 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
     with ExitStack() as cleanup:
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir=options.folder))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        brokers = _available(options.brokers.split(","), folder, say)
+        wanted = [name for name in options.brokers.split(",") if any(name in case.brokers for case in chosen)]
+        brokers = _available(wanted, folder, say)
         if options.warm_memory and brokers:
             cleanup.enter_context(WarmMemory(folder, say))
         try:
@@ -170,9 +206,11 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
     path = report.RESULTS / f"{started.strftime('%Y-%m-%dT%H%M%S')}-{kind}.json"
     report.write_json(results, machine, settings, path)
     say(f"figures: {path.relative_to(_ROOT)}")
-    full = whole and not options.quick and {"tidemark", "rabbitmq"} <= set(brokers)
-    if options.docs or (options.docs is None and full):
-        _write_docs(results, machine, settings)
+    sections = _measured(results) if options.docs else []
+    if options.docs is None and not options.quick:
+        sections = [section for section in _measured(results) if _whole(section, chosen, brokers)]
+    if sections:
+        _write_docs(sections, results, machine, settings)
         say(f"page: {report.PAGE.relative_to(_ROOT)}")
     return 1 if results.failures else 0
 
@@ -181,7 +219,7 @@ def _show(options: argparse.Namespace, console: Console) -> int:
     results, machine, settings = report.read_json(options.from_json)
     report.print_table(results, console)
     if options.docs:
-        _write_docs(results, machine, settings)
+        _write_docs(_measured(results), results, machine, settings)
     return 0
 
 

@@ -36,6 +36,7 @@ class ChildServer:
 
     name = "server"
     _start_timeout_s = 30.0
+    _poll_s = 0.05
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -68,6 +69,7 @@ class ChildServer:
                 self._process,
                 log,
                 self._start_timeout_s,
+                self._poll_s,
             )
         except BaseException:
             proc.stop(self._process)
@@ -104,3 +106,12 @@ class NullBroker(ChildServer):
 
     def _command(self) -> list[str]:
         return [str(BIN / "null_broker")]
+
+
+class NullDurable(ChildServer):
+    """The same with a disk: nothing is delivered or confirmed before it is synced. The floor for durable cases."""
+
+    name = "null-durable"
+
+    def _command(self) -> list[str]:
+        return [str(BIN / "null_broker"), "--disk", str(self._folder / "null.bin")]

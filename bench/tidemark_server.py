@@ -16,7 +16,8 @@ class TidemarkUnavailableError(RuntimeError):
     """`tidemark serve` does not run from this tree; the reason is in the message."""
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Ours, with the source tree on the path and none of the broker's settings."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMARK_")}
     return inherited | {"PYTHONPATH": str(_SOURCE)}
 
@@ -42,7 +43,7 @@ class TidemarkServer(ChildServer):
         ]
 
     def _environment(self) -> dict[str, str]:
-        return _environment()
+        return environment()
 
 
 def ensure_available(folder: Path) -> None:

@@ -2,7 +2,7 @@
 # Installs the servers and tools that tests and benchmarks use, where that is possible.
 # Without root nothing is installed: tests that need one skip on a laptop and fail in CI.
 need=""
-for pair in rabbitmq-server:/usr/sbin/rabbitmq-server npm:npm; do
+for pair in rabbitmq-server:/usr/sbin/rabbitmq-server redis-server:redis-server npm:npm; do
     package=${pair%%:*} program=${pair#*:}
     command -v "$program" >/dev/null 2>&1 || need="$need $package"
 done

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.build import BIN, build
-from bench.servers import NullBroker
+from bench.servers import NullBroker, NullDurable
 from bench.tests.faulty_broker import Script, confirm, faulty_broker, method
 
 
@@ -175,6 +175,25 @@ def test_every_size_comes_through_the_null_broker(null_port: int, size: int) -> 
 
     assert said["errors"] == []
     assert said["consumed"] == 500
+
+
+@pytest.mark.parametrize("window", [1, 100])
+def test_the_null_broker_with_a_disk_confirms_what_it_has_delivered_and_written(
+    tmp_path: Path, window: int
+) -> None:
+    with NullDurable(tmp_path) as broker:
+        said = load(
+            broker.port, "--count", "300", "--confirm", str(window), "--ack", "manual", "--ack-every", "1"
+        )
+        written = (tmp_path / "null.bin").read_bytes().rstrip(b"\0")
+
+    assert said["errors"] == []
+    assert (said["confirmed"], said["consumed"]) == (300, 300)
+    assert len(written) > 300 * 100
+
+
+def test_the_null_broker_without_a_disk_promises_nothing(null_port: int) -> None:
+    assert load(null_port, "--count", "1", "--confirm", "1")["errors"]
 
 
 @pytest.mark.parametrize(

@@ -92,15 +92,19 @@ def test_only_what_is_between_the_markers_of_the_page_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    first, second = report.SECTIONS
+    page.write_text(f"before\n{first.begin}\nold\n{first.end}\n{second.begin}\nkept\n{second.end}\nafter\n")
     monkeypatch.setattr(report, "PAGE", page)
 
-    report.write_page("new\n")
+    report.write_page(first, "new\n")
 
-    assert page.read_text() == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
+    assert page.read_text() == (
+        f"before\n{first.begin}\nnew\n{first.end}\n{second.begin}\nkept\n{second.end}\nafter\n"
+    )
 
 
 def test_the_page_in_the_docs_has_its_markers() -> None:
     text = report.PAGE.read_text()
 
-    assert text.count(report.BEGIN) == text.count(report.END) == 1
+    for section in report.SECTIONS:
+        assert text.count(section.begin) == text.count(section.end) == 1
