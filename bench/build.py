@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -32,8 +33,9 @@ def build() -> None:
         newest = max(source.stat().st_mtime, headers)
         if program.exists() and program.stat().st_mtime > newest:
             continue
-        # Compiled beside and moved in, so that a running program is not disturbed.
-        fresh = BIN / f"{name}.new"
+        # Compiled beside and moved in, so that a running program is not disturbed; under a name of
+        # its own, because two test processes may both find the program missing.
+        fresh = BIN / f"{name}.{os.getpid()}.new"
         done = subprocess.run(
             [compiler, *_FLAGS, "-o", str(fresh), str(source)], capture_output=True, text=True
         )
