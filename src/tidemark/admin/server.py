@@ -4,56 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import socket
-from collections.abc import Iterator
+import threading
+from typing import TYPE_CHECKING
 
-import uvicorn
-
-from tidemark.admin.app import application
 from tidemark.runtime.server import Server
 
-STOP_S = 2
-
-
-class _Uvicorn(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are the broker's business."""
-        yield
+if TYPE_CHECKING:
+    from tidemark.admin.http import HttpServer
 
 
 class AdminServer:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._listener: socket.socket
-        self._uvicorn: _Uvicorn
+        self._http: HttpServer
         self._task: asyncio.Task[None]
 
     def bind(self) -> None:
-        """Take the address, before anything else is done.
+        """Take the address, before anything else is done. What `start` needs is imported meanwhile.
 
         Raises:
             ConfigError: it is in use.
         """
         self._listener = self._server.listener("admin", self._server.config.listen.admin)
+        threading.Thread(target=_import, name="tidemark import", daemon=True).start()
 
     async def start(self) -> None:
-        config = uvicorn.Config(
-            application(self._server),
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=STOP_S,
-            limit_concurrency=200,
-            h11_max_incomplete_event_size=64 << 10,
-        )
-        self._uvicorn = _Uvicorn(config)
-        self._task = asyncio.get_running_loop().create_task(self._uvicorn.serve(sockets=[self._listener]))
-        while not self._uvicorn.started and not self._task.done():
+        from tidemark.admin.http import http_server
+
+        self._http = http_server(self._server)
+        self._task = asyncio.get_running_loop().create_task(self._http.serve(sockets=[self._listener]))
+        while not self._http.started and not self._task.done():
             await asyncio.sleep(0)
         self._server.log.info("listening", on="admin", address=self._server.addresses["admin"])
 
     async def stop(self) -> None:
-        self._uvicorn.should_exit = True
+        self._http.should_exit = True
         await self._task
+
+
+def _import() -> None:
+    # Not before `start` does anybody hear of a problem.
+    with contextlib.suppress(Exception):
+        importlib.import_module("tidemark.admin.http")

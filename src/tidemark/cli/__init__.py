@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import typer
-
 from tidemark.errors import ConfigError, StoreForeign, StoreLocked, TidemarkError
 
 
@@ -25,20 +23,12 @@ class CommandError(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    from tidemark.cli.app import app
-
-    # Typer brings the parser, click, as a dependency or inside itself, depending on its version; this is
-    # its error for a call that is wrong either way.
-    wrong_call: Any = typer.BadParameter.__mro__[1]
-    assert wrong_call.__name__ == "UsageError"
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        result = app(arguments, prog_name="tidemark", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except wrong_call as error:
-        return _complain(error.format_message(), 2)
+        return _run(words)
     except CommandError as error:
         return _complain(str(error), error.code)
-    except (typer.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         return 130
     except (ConfigError, StoreLocked, StoreForeign) as error:
         return _complain(str(error), 2)
@@ -48,6 +38,35 @@ def main(arguments: list[str] | None = None) -> int:
         # Whoever read our output has gone, as `head` does; there is nobody left to tell.
         sys.stderr.close()
         return 0
+
+
+def _run(words: list[str]) -> int:
+    if words[:1] == ["serve"]:
+        from tidemark.cli import serve
+
+        # A broker that starts again is waited for, and the parser takes a fifth of a second to import.
+        call = serve.understood(words[1:])
+        if call is not None:
+            return serve.serve(call.file, call.flags, print_only=call.print_only)
+    return _parse(words)
+
+
+def _parse(words: list[str]) -> int:
+    import typer
+
+    from tidemark.cli.app import app
+
+    # Typer brings the parser, click, as a dependency or inside itself, depending on its version; this is
+    # its error for a call that is wrong either way.
+    wrong_call: Any = typer.BadParameter.__mro__[1]
+    assert wrong_call.__name__ == "UsageError"
+    try:
+        result = app(words, prog_name="tidemark", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except wrong_call as error:
+        return _complain(error.format_message(), 2)
+    except typer.Abort:
+        return 130
 
 
 def _complain(sentence: str, code: int) -> int:

@@ -1,24 +1,88 @@
-"""`tidemark serve`: a broker with its management API, from settings to exit code."""
+"""`tidemark serve`: a broker with its management API, from settings to exit code.
+
+A broker that starts again is waited for. So the newest checkpoint is read by a thread of its own while the broker's
+code is imported, and the code of the management API while the store is recovered.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidemark import config as configuration
 from tidemark.config import Config
 from tidemark.errors import ConfigError
 from tidemark.model import settings
-from tidemark.runtime import machine
+from tidemark.runtime import machine, wholefile
 from tidemark.runtime.log import Log
-from tidemark.runtime.server import Server
 from tidemark.speed import PURE
+from tidemark.store.names import CHECKPOINT_PREFIX
 
-SHORT = ("--config", "--name", "--data", "--amqp", "--amqps", "--admin", "--peer", "--set", "--print-config")
+if TYPE_CHECKING:
+    import asyncio
+
+    from tidemark.runtime.server import Server
+
+NAMED = {
+    "--name": "node.name",
+    "--data": "node.data",
+    "--amqp": "listen.amqp",
+    "--amqps": "listen.amqps",
+    "--admin": "listen.admin",
+    "--peer": "listen.peer",
+}
+"""Flags with a name of their own, and the settings that they stand for."""
+SHORT = ("--config", *NAMED, "--set", "--print-config")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a command line says."""
+
+    file: Path | None
+    flags: dict[str, str]
+    print_only: bool
+
+
+def understood(arguments: Sequence[str]) -> Call | None:
+    """A plain call, as the command line's own parser understands it; None: let that one see.
+
+    Raises:
+        ConfigError: a flag of a setting is wrong.
+    """
+    file = os.environ.get("TIDEMARK_CONFIG") or None
+    named: dict[str, str] = {}
+    assignments: list[str] = []
+    others: list[str] = []
+    print_only = False
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--print-config":
+            print_only = True
+            continue
+        flag, equals, value = word.partition("=")
+        if flag == "--print-config" or not flag.startswith("--") or not (flag in SHORT or "." in flag):
+            return None
+        if not equals:
+            if not rest or rest[0].startswith("-"):
+                return None
+            value = rest.pop(0)
+        if flag == "--config":
+            file = value
+        elif flag == "--set":
+            assignments.append(value)
+        elif flag in NAMED:
+            named[NAMED[flag]] = value
+        else:
+            others += [word] if equals else [word, value]
+    flags = named | parse_flags(others) | parse_assignments(assignments)
+    return Call(Path(file) if file is not None else None, flags, print_only)
 
 
 def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
@@ -70,8 +134,13 @@ def serve(file: Path | None, flags: dict[str, str], *, print_only: bool = False)
         log.warning("running without compiled modules", cause="TIDEMARK_PURE is set", effect="slow")
     if config.listen.peer:
         log.warning("peer address ignored", cause="this version stands alone", address=config.listen.peer)
+    # Until it serves next to nothing of what is made is garbage.
+    gc.disable()
+    early = wholefile.newest(config.node.data, CHECKPOINT_PREFIX)
+    import asyncio
+
     with asyncio.Runner(loop_factory=_loop_factory(log)) as runner:
-        return runner.run(_serve(config, log))
+        return runner.run(_serve(config, log, early))
 
 
 def _loop_factory(log: Log) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -83,10 +152,13 @@ def _loop_factory(log: Log) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(config: Config, log: Log) -> int:
-    from tidemark.admin.server import AdminServer
+async def _serve(config: Config, log: Log, early: wholefile.WholeFile | None) -> int:
+    import asyncio
 
-    server = Server(config, log)
+    from tidemark.admin.server import AdminServer
+    from tidemark.runtime.server import Server
+
+    server = Server(config, log, early)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
@@ -99,6 +171,7 @@ async def _serve(config: Config, log: Log) -> int:
     # What exists now stays: the collector need not look at it again.
     gc.collect()
     gc.freeze()
+    gc.enable()
     print(_ready_line(config, server), flush=True)
     code = await server.run_until_stopped()
     if admin is not None:

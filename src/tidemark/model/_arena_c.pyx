@@ -177,8 +177,18 @@ cdef class Arena:
     # Records ---------------------------------------------------------------------------
 
     cdef int _page_in(self, uint32_t number) except -1:
-        assert self.pager is not None
-        self.load_extent(number, self.pager(number))
+        cdef uint32_t used = self.table[number].used
+        cdef uint8_t *block = self._allocate(used)
+        room = PyMemoryView_FromMemory(<char *>block, used, PyBUF_WRITE)
+        try:
+            self.pager(number, room)
+        except BaseException:
+            self._give_back(block, used)
+            raise
+        finally:
+            room.release()
+        self.table[number].base, self.table[number].capacity = block, used
+        self.resident_bytes += used
         return 0
 
     cdef const uint8_t *at(self, uint64_t loc) except NULL:

@@ -67,8 +67,8 @@ class Arena:
         self.hidden: list[Any] = []
         """Queues that had something to give which is not shown yet; the node wakes them when it is."""
         self.resident_bytes = 0
-        self.pager: Callable[[int], bytes] | None = None
-        """Brings the bytes of an extent back; raises a StoreError when they are not what they were."""
+        self.pager: Callable[[int, memoryview], None] | None = None
+        """Puts the bytes of an extent back into the given room; raises a StoreError when they are not what they were."""
         self.emptied: list[int] = []
         """Sealed journal extents whose last message has gone; the store takes them from here."""
         self._extents: dict[int, _Extent] = {}
@@ -118,7 +118,7 @@ class Arena:
             extent.data = None
             self.resident_bytes -= extent.capacity
 
-    def load_extent(self, number: int, data: bytes | memoryview) -> None:
+    def load_extent(self, number: int, data: bytes | bytearray | memoryview) -> None:
         extent = self._extents[number]
         assert extent.data is None and len(data) == extent.used
         extent.data = bytearray(data)
@@ -163,7 +163,9 @@ class Arena:
         extent = self._extents[loc >> 32]
         if extent.data is None:
             assert self.pager is not None
-            self.load_extent(loc >> 32, self.pager(loc >> 32))
+            data = bytearray(extent.used)
+            self.pager(loc >> 32, memoryview(data))
+            self.load_extent(loc >> 32, data)
         extent.touched = self.turn
         assert extent.data is not None
         view = memoryview(extent.data)[loc & 0xFFFFFFFF :]

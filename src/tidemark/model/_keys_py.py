@@ -22,6 +22,8 @@ NO_KEY = 0
 ROUTING_KEY = 1
 MESSAGE_ID = 2
 HEADER = 3
+LOG = 4
+"""Nowhere either; a key that a record says itself is kept with it, and buries nothing."""
 
 DIGEST_KEY = b"tidemark-marker."
 DIGEST_MASK = (1 << 128) - 1

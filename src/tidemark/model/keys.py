@@ -1,6 +1,6 @@
 """Keys, slots and hashes of stream messages. This module only picks the implementation."""
 
-from tidemark.model._keys_py import DIGEST_KEY, DIGEST_MASK, HEADER, MESSAGE_ID, NO_KEY, ROUTING_KEY
+from tidemark.model._keys_py import DIGEST_KEY, DIGEST_MASK, HEADER, LOG, MESSAGE_ID, NO_KEY, ROUTING_KEY
 from tidemark.speed import PURE
 
 if PURE:
@@ -12,6 +12,7 @@ __all__ = [
     "DIGEST_KEY",
     "DIGEST_MASK",
     "HEADER",
+    "LOG",
     "MESSAGE_ID",
     "NO_KEY",
     "ROUTING_KEY",

@@ -27,11 +27,11 @@ class Disk(Protocol):
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer at the end of the file."""
 
-    def mapped(self, name: str) -> memoryview:
-        """All bytes of the file, read when they are touched. What is written to them stays in memory.
+    def read_into(self, name: str, offset: int, room: memoryview) -> int:
+        """`read` into memory of the caller's; returns how many bytes were there."""
 
-        The file may be removed meanwhile; it must not be changed or cut.
-        """
+    def mapped(self, name: str) -> memoryview:
+        """All bytes of the file, in memory that may be written to; the file stays as it is."""
 
     def create(self, name: str, size: int) -> None:
         """A new file of `size` bytes whose blocks are really there: later writes cannot run out of room."""

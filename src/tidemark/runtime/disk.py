@@ -10,10 +10,8 @@ Invariant: a file that the flusher may still write to is open, under whatever na
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import threading
 import time
@@ -22,6 +20,7 @@ from pathlib import Path
 
 from tidemark.errors import DiskFailed, DiskFull, StoreError, StoreForeign, StoreLocked
 from tidemark.runtime.flusher import Flusher
+from tidemark.runtime.wholefile import WholeFile
 
 Buffer = bytes | bytearray | memoryview
 
@@ -30,15 +29,13 @@ CHUNK_BYTES = 1 << 20
 OPEN_MAX = 256
 """Files that are kept open; a large backlog has more of them than a process may open."""
 REST_S_MAX = 0.1
-PREFAULT_BYTES = 32 << 20
-MADV_POPULATE_WRITE = 23
-
-_LIBC = ctypes.CDLL(None)
 
 
 class FileDisk:
-    def __init__(self, root: Path, flusher: Callable[[int], Flusher] = Flusher) -> None:
-        """Take the directory, which is made if it is missing.
+    def __init__(
+        self, root: Path, flusher: Callable[[int], Flusher] = Flusher, early: WholeFile | None = None
+    ) -> None:
+        """Take the directory, which is made if it is missing. `early` is a file that will be mapped.
 
         Raises:
             StoreLocked: another process has it.
@@ -63,6 +60,7 @@ class FileDisk:
         """(ticket, file) to close when that ticket is completed."""
         self._maker: FileMaker | None = None
         self._error: DiskFailed | None = None
+        self._early = early
 
     # Looking -----------------------------------------------------------------------------
 
@@ -96,14 +94,25 @@ class FileDisk:
                 length -= len(part)
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def read_into(self, name: str, offset: int, room: memoryview) -> int:
+        """`read` into memory of the caller's; returns how many bytes were there."""
+        with self._doing("read", name):
+            fd, done = self._fd(name), 0
+            while done < len(room):
+                count = os.preadv(fd, [room[done:]], offset + done)
+                if not count:
+                    break
+                done += count
+            return done
+
     def mapped(self, name: str) -> memoryview:
-        """All bytes of the file, read when they are touched. What is written to them stays in memory."""
-        with self._doing("map", name), (self.root / name).open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return memoryview(bytearray())
-            found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            threading.Thread(target=_prefault, args=(found,), name="tidemark prefault", daemon=True).start()
-            return memoryview(found)
+        """All bytes of the file, in memory that may be written to; the file stays as it is."""
+        with self._doing("map", name):
+            path, early = self.root / name, self._early
+            self._early = None
+            if early is not None and early.is_of(path):
+                return early.read()
+            return WholeFile(path).read()
 
     def free_bytes(self) -> int:
         """Room left in the file system for us."""
@@ -329,17 +338,6 @@ def _make(path: Path, size: int, rest: Callable[[float], None] | None = None) ->
         raise
     finally:
         os.close(fd)
-
-
-def _prefault(mapped: mmap.mmap) -> None:
-    """Have the pages of a mapped file in memory, ready to be written to, before somebody waits for each of them."""
-    size = len(mapped)
-    whole = (ctypes.c_char * size).from_buffer(mapped)
-    start = ctypes.addressof(whole)
-    for offset in range(0, size, PREFAULT_BYTES):
-        length = min(PREFAULT_BYTES, size - offset)
-        if _LIBC.madvise(ctypes.c_void_p(start + offset), ctypes.c_size_t(length), MADV_POPULATE_WRITE):
-            return  # The system does not know how: each page comes when it is touched.
 
 
 def _locked(root: Path) -> int:

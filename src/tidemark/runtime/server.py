@@ -31,6 +31,7 @@ from tidemark.runtime.connection import ConnectionShell
 from tidemark.runtime.disk import FileDisk
 from tidemark.runtime.log import Log
 from tidemark.runtime.tls import server_context
+from tidemark.runtime.wholefile import WholeFile
 
 READ_BYTES = 1 << 20
 MAINTAIN_S = 0.02
@@ -46,7 +47,8 @@ OWN_FILES = 400
 class Server:
     """Fits `node.Outside`."""
 
-    def __init__(self, config: Config, log: Log) -> None:
+    def __init__(self, config: Config, log: Log, early: WholeFile | None = None) -> None:
+        """`early` is a file of the store that is being read already."""
         self.config = config
         self.log = log
         self.clock = Clock()
@@ -60,6 +62,7 @@ class Server:
         self.authenticator: Authenticator
         self.stopping = asyncio.Event()
         self.exit_code = 0
+        self._early = early
         self._disk: FileDisk
         self._shells: dict[FrontEnd, ConnectionShell] = {}
         self._read_from: dict[ConnectionShell, None] = {}
@@ -93,7 +96,8 @@ class Server:
         self._bound_connections()
         listeners = self._bind()
         try:
-            self._disk = FileDisk(self.config.node.data)
+            self._disk = FileDisk(self.config.node.data, early=self._early)
+            self._early = None
             apart = Forked(self.config.node.data)
             self.node = Node(self.config, self._disk, self, os.urandom, apart)
             self.authenticator = Authenticator(self.node.broker.access)

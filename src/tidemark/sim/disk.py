@@ -79,6 +79,11 @@ class SimDisk:
     def read(self, name: str, offset: int, length: int) -> bytes:
         return bytes(self._file(name, "read").data[offset : offset + length])
 
+    def read_into(self, name: str, offset: int, room: memoryview) -> int:
+        data = self.read(name, offset, len(room))
+        room[: len(data)] = data
+        return len(data)
+
     def mapped(self, name: str) -> memoryview:
         return memoryview(bytearray(self._file(name, "map").data))
 

@@ -45,6 +45,8 @@ cdef enum:
     BAD_CHAIN = 5
     BAD_RECORDS = 6
 
+    ALONE_BYTES = 1 << 16               # of so many the checksum is made without the GIL
+
 
 cdef packed struct FrameHead:
     uint32_t magic
@@ -224,7 +226,13 @@ cdef bint _survey(const uint8_t *data, uint64_t size, Sums *sums) noexcept nogil
 
 def crc32c(const uint8_t[::1] data not None, uint32_t crc=0):
     """The Castagnoli checksum of `data`, going on from `crc`."""
-    return tidemark_crc32c(crc, &data[0] if data.shape[0] else NULL, data.shape[0])
+    cdef const uint8_t *start = &data[0] if data.shape[0] else NULL
+    cdef Py_ssize_t size = data.shape[0]
+    if size >= ALONE_BYTES:
+        with nogil:
+            crc = tidemark_crc32c(crc, start, size)
+        return crc
+    return tidemark_crc32c(crc, start, size)
 
 
 def crc32c_by_table(const uint8_t[::1] data not None, uint32_t crc=0):

@@ -44,13 +44,14 @@ from tidemark.errors import DiskFull, StoreError
 from tidemark.model.arena import JOURNAL
 from tidemark.ports import Apart, Disk, Image, Pictured, Running, Scratch
 from tidemark.store.frames import OFFSET_BITS, Survey, crc32c
+from tidemark.store.names import CHECKPOINT_PREFIX
 from tidemark.store.pager import Place
 from tidemark.store.segment import Barrier, Segment
 
 if TYPE_CHECKING:
     from tidemark.store.journal import Journal
 
-PREFIX = "ckpt-"
+PREFIX = CHECKPOINT_PREFIX
 HEAD = struct.Struct("<8sHHI16sQQQQII")
 HEAD_BYTES = 4096
 assert HEAD.size == 72
@@ -254,12 +255,11 @@ def read(disk: Disk, name: str, store: bytes) -> Checkpoint:
         raise Unusable("it belongs to another store or place")
     if at + size != len(data) or crc32c(data[at:]) != tables_crc:
         raise Unusable("the checksum of the tables is wrong")
-    return _Reader(disk, data, at, Checkpoint(name, place, next_seq, last_crc, [], [])).read()
+    return _Reader(data, at, Checkpoint(name, place, next_seq, last_crc, [], [])).read()
 
 
 class _Reader:
-    def __init__(self, disk: Disk, data: memoryview, tables: int, found: Checkpoint) -> None:
-        self.disk = disk
+    def __init__(self, data: memoryview, tables: int, found: Checkpoint) -> None:
         self.data = data
         self.tables = tables
         self.at = tables
@@ -297,12 +297,10 @@ class _Reader:
         return row.iter_unpack(self.data[start : self.at])
 
     def _check(self, checksums: list[int]) -> None:
-        """Compare what is on the disk. It is read, not looked at where it is mapped: a page that was only read there
-        is dearer to write to than one that was never touched."""
         at = HEAD_BYTES
         for crc in checksums:
             end = min(at + BLOCK_BYTES, self.tables)
-            if crc32c(self.disk.read(self.found.name, at, end - at)) != crc:
+            if crc32c(self.data[at:end]) != crc:
                 raise Unusable(f"the checksum of the block at {at} is wrong")
             at = end
         assert at == self.tables

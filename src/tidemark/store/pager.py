@@ -77,31 +77,35 @@ class Pager:
         self._resident.discard(number)
         self._arena.free_extent(number)
 
-    def bring_back(self, number: int) -> bytes:
-        """The bytes of an extent that is not in memory.
+    def bring_back(self, number: int, room: memoryview) -> None:
+        """Put the bytes of an extent that is not in memory there. There is room for all of them, and no more.
 
         Raises:
             CorruptRecord: they are not what was written.
         """
         spilled = self._spilled.get(number)
         if spilled is not None:
-            name, length, crc = spilled
-            data = self._disk.read(name, 0, length)
-            if crc32c(data) != crc:
+            name, _, crc = spilled
+            if self._disk.read_into(name, 0, room) != len(room) or crc32c(room) != crc:
                 raise CorruptRecord(
                     path=name, offset=0, problem="the checksum of paged-out messages is wrong"
                 )
             self._forget_spill(number)
         else:
-            data = self.read(number)
+            place = self.places[number]
+            count = self._disk.read_into(place.segment.name, place.offset, room)
+            self._check(place, room[:count])
             self._resident.add(number)
         self.pages_in += 1
-        return data
 
     def read(self, number: int) -> bytes:
         """The bytes of a journal extent as they are on the disk, checked."""
         place = self.places[number]
         data = self._disk.read(place.segment.name, place.offset, place.used)
+        self._check(place, data)
+        return data
+
+    def _check(self, place: Place, data: bytes | memoryview) -> None:
         found = scan(data, place.segment.place(place.offset), place.previous)
         if found.position != place.used or found.stop not in (MORE, ENDED):
             raise CorruptRecord(
@@ -110,9 +114,8 @@ class Pager:
                 problem=PROBLEMS.get(found.stop, "the segment ends early"),
                 queues=self._queues(data),
             )
-        return data
 
-    def _queues(self, data: bytes) -> tuple[str, ...]:
+    def _queues(self, data: bytes | memoryview) -> tuple[str, ...]:
         """The queues of the extent's messages, as far as its frames can still be followed."""
         numbers: set[int] = set()
         at = 0

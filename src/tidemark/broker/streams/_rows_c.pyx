@@ -180,17 +180,23 @@ cdef struct Bytes:                      # a column of bytes that grows
     int32_t *offsets
 
 
-cdef int bytes_add(Bytes *column, Py_ssize_t row, const uint8_t *part, size_t size) except -1:
+cdef int bytes_grow(Bytes *column, size_t size) except -1:
+    """Make room for so many bytes more."""
     cdef size_t capacity
     cdef uint8_t *data
+    if column.size + size > BYTES_MAX:
+        raise ValueError("a column of over 2 GiB: take fewer rows at once")
+    capacity = 2 * column.capacity + size + 1024
+    data = <uint8_t *>realloc(column.data, capacity)
+    if data == NULL:
+        raise MemoryError
+    column.data, column.capacity = data, capacity
+    return 0
+
+
+cdef inline int bytes_add(Bytes *column, Py_ssize_t row, const uint8_t *part, size_t size) except -1:
     if column.size + size > column.capacity:
-        if column.size + size > BYTES_MAX:
-            raise ValueError("a column of over 2 GiB: take fewer rows at once")
-        capacity = 2 * column.capacity + size + 1024
-        data = <uint8_t *>realloc(column.data, capacity)
-        if data == NULL:
-            raise MemoryError
-        column.data, column.capacity = data, capacity
+        bytes_grow(column, size)
     if size:
         memcpy(column.data + column.size, part, size)
     column.size += size
@@ -224,9 +230,11 @@ def gather(StreamCore core not None, Taken taken not None, int columns):
     cdef size_t total = 0, value_at = 0
     cdef TakenEntry *entry
     cdef const uint8_t *record
+    cdef const uint8_t *base
     cdef const uint8_t *key
     cdef const uint8_t *at
     cdef const Head *head
+    cdef uint64_t loc
     cdef uint8_t scratch[SCRATCH]
     cdef uint32_t key_size = 0
     out_keys = out_values = out_properties = out_flags = out_sequences = out_timestamps = out_slots = None
@@ -276,21 +284,28 @@ def gather(StreamCore core not None, Taken taken not None, int columns):
             if not columns & (KEY | VALUE | PROPERTIES | TIMESTAMP | FLAGS):
                 continue
             # Good until the next one is asked for.
-            record = arena.at(core.place_of(entry.index, entry.seq))
+            loc = core.place_of(entry.index, entry.seq)
+            base = arena.table[loc >> 32].base
+            if base == NULL:
+                record = arena.at(loc)
+            else:
+                arena.table[loc >> 32].touched = arena.turn
+                record = base + <uint32_t>loc
             head = <const Head *>record
+            at = record + sizeof(Head) + 4 * <size_t>head.targets + head.exchange_len + head.key_len
             if timestamps != NULL:
                 timestamps[row] = head.accepted_ms
             if flags != NULL:
-                key = find_key(record, &core.rule, scratch, &key_size)
+                if head.flags & (RECORD_KEYED | RECORD_KEYLESS) == RECORD_KEYED:
+                    key, key_size = at, head.keyed_len
+                else:
+                    key = find_key(record, &core.rule, scratch, &key_size)
                 flags[row] = (ROW_TOMBSTONE if entry.flags & TOMBSTONE else 0) | (
                     ROW_KEYLESS if key == NULL else 0
                 )
                 if columns & KEY:
                     bytes_add(&keys, row, key, key_size)
-            at = (
-                record + sizeof(Head) + 4 * <size_t>head.targets + head.exchange_len + head.key_len
-                + head.keyed_len
-            )
+            at += head.keyed_len
             if columns & PROPERTIES:
                 bytes_add(&properties, row, at, head.properties_len)
             if values != NULL:

@@ -144,7 +144,7 @@ BUFFERS: Final = {
 def bitmap(flags: Buffer | None, count: int, flag: int, *, wanted: bool = True) -> bytes:
     """A bit a row: whether its flags have this one, or have it not."""
     raw = bytes(flags or b"")
-    if raw.count(0) == len(raw):
+    if raw == bytes(len(raw)):
         return bytes((count + 7) // 8) if wanted else b"\xff" * ((count + 7) // 8)
     digits = raw.translate(_DIGITS[flag, wanted])
     return int(digits[::-1], 2).to_bytes((count + 7) // 8, "little")
