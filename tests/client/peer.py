@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,8 +73,14 @@ class Peer:
     def url(self) -> str:
         return f"tidemark://guest:guest@127.0.0.1:{self.port}/"
 
-    def ops(self) -> list[str]:
-        return [one.op for one in self.asked if one.op != "hello"]
+    def ops(self, count: int = 0) -> list[str]:
+        """What was asked. Waits for so many: a client does not wait for the answer to everything."""
+        deadline = time.monotonic() + 5
+        while True:
+            ops = [one.op for one in self.asked if one.op != "hello"]
+            if len(ops) >= count or time.monotonic() > deadline:
+                return ops
+            time.sleep(0.01)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -46,6 +46,33 @@ def test_a_refused_url_does_not_show_its_password() -> None:
     assert "secret" not in str(refused.value) and "ann" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "tidemark://ann:s3cret/word@host:5672/",
+        "tidemark://ann:123/s3cret@host:5672/vhost",
+        "tidemark://ann:x@s3cret/word@host",
+        "tidemark://ann:s3cret",
+        "tidemark://ann:s3cret/vhost",
+        "amqp://ann:s3cret:word@host",
+        "amqp://ann:s3cret/word@host",
+        "amqp://ann:s3cret@host:5672/v@host",
+        "amqp://ann:s3cret://x@host",
+        "ann:s3cret@host",
+    ],
+)
+def test_no_part_of_a_password_is_shown_wherever_it_was_cut(url: str) -> None:
+    with pytest.raises(ValueError, match="is not") as refused:
+        parse_url(url)
+    assert "s3cret" not in str(refused.value) and "word" not in str(refused.value).replace("password", "")
+
+
+def test_a_slash_in_a_password_is_refused_with_how_to_write_it() -> None:
+    with pytest.raises(ValueError, match="%2F"):
+        parse_url("tidemark://ann:a/b@host:5672/")
+    assert parse_url("tidemark://ann:a%2Fb@host:5672/v%40x").password == "a/b"
+
+
 def test_the_first_round_is_immediate_and_each_further_one_waits_longer() -> None:
     endpoints = Endpoints([A, B], random.Random(1))
 

@@ -19,6 +19,7 @@ from tidemark.client import (
     Interrupted,
     MarkerMismatch,
     NotConnected,
+    RequestTooLarge,
     StreamReset,
     TimedOut,
     Unconfirmed,
@@ -188,7 +189,7 @@ def test_a_producer_goes_on_after_a_write_that_cannot_be_sent_at_all(peer: Start
 
     async def story() -> None:
         async with connect_async(broker.url, timeout=5) as db, db.producer("p") as producer:
-            with pytest.raises(ValueError, match="make the batch smaller"):
+            with pytest.raises(RequestTooLarge, match="put it in parts"):
                 await producer.put("s", "k", bytes(2 << 20))
             await producer.put("s", "k", b"v")
 

@@ -270,3 +270,14 @@ def test_a_queue_that_is_no_stream_is_told_apart_by_ctl(run: Run, name: str) -> 
     run("ctl", "queues", "declare", name)
     assert "is not a stream" in run("ctl", "streams", "show", name, code=1)
     run("ctl", "queues", "delete", name)
+
+
+def test_a_stream_is_truncated_and_purged(run: Run, name: str) -> None:
+    run("stream", "create", name, "--key", "log")
+    sequences = [json.loads(run("stream", "put", name, "k", "v", "--json"))["sequence"] for _ in range(3)]
+    assert run("stream", "truncate", name, str(sequences[0])) == (
+        f"1 rows of {name} up to sequence {sequences[0]} have ended\n"
+    )
+    assert json.loads(run("stream", "purge", name, "--json")) == {"stream": name, "ended": 2}
+    assert run("stream", "snapshot", name) == ""
+    assert "newest sequence" in run("stream", "truncate", name, str(10**15), code=1)

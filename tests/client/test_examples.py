@@ -43,7 +43,7 @@ def environment(broker: BrokerProcess, folder: Path) -> dict[str, str]:
 
 def run(command: list[str], broker: BrokerProcess, folder: Path) -> str:
     done = subprocess.run(
-        command, cwd=folder, env=environment(broker, folder), capture_output=True, text=True, timeout=100,
+        command, cwd=folder, env=environment(broker, folder), capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

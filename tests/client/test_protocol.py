@@ -9,7 +9,7 @@ from client.peer import WELCOME
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.client.errors import ServerError
+from tidemark.client.errors import RequestTooLarge, ServerError
 from tidemark.client.protocol import Answered, Arrived, Connection, Ended, Opened, Refused, State
 from tidemark.errors import Conflict, LoginRefused, NotFound, RemoteProtocolError, StreamReset
 from tidemark.wire.stream.frames import PREAMBLE, Frame, FrameReader, Kind, encode_frame
@@ -187,6 +187,6 @@ def test_an_answer_without_the_last_flag_is_not_the_end() -> None:
 
 def test_a_request_over_the_brokers_limit_is_refused_before_it_is_sent() -> None:
     connection = opened()
-    with pytest.raises(ValueError, match="make the batch smaller"):
+    with pytest.raises(RequestTooLarge, match="put it in parts"):
         connection.request({"op": "put"}, [b"x" * (1 << 20)])
     assert sent(connection) == []

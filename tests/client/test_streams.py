@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,17 @@ import pytest
 from helpers.broker import Address, BrokerProcess
 
 import tidemark.client
-from tidemark.client import Client, Conflict, Receipt, Unconfirmed, connect_async
+from tidemark.client import (
+    Client,
+    Conflict,
+    LostBranch,
+    PackageMissing,
+    Receipt,
+    RequestTooLarge,
+    StreamReset,
+    Unconfirmed,
+    connect_async,
+)
 from tidemark.errors import AccessRefused, HistoryGone, LoginRefused, NotFound, TidemarkError
 
 Rows = list[tuple[bytes | None, bytes]]
@@ -170,7 +181,7 @@ def test_a_transaction_over_streams_and_a_queue_is_all_or_nothing(
 
 def test_a_batch_over_the_brokers_limit_is_refused_before_it_is_sent(db: Client, name: str) -> None:
     stream = db.stream(name, create=True)
-    with pytest.raises(ValueError, match="make the batch smaller"):
+    with pytest.raises(RequestTooLarge, match="put it in parts"):
         stream.put_many([("a", bytes(40 << 20)), ("b", bytes(40 << 20))])
     assert pairs(stream.snapshot()) == []
 
@@ -663,3 +674,369 @@ def test_followers_of_different_shards_share_a_mark_and_skip_nothing(db: Client,
     second = [row.key for batch in stream.follow("c", shards=[1], idle=1) for row in batch]
     assert first and second and len({*first, *second}) == 40
     assert [row for batch in stream.follow("c", shards=[0], idle=0.5) for row in batch] == []
+
+
+# Pieces, and how far behind -----------------------------------------------------------------------------
+
+
+def test_a_pin_and_a_snapshot_are_cut_into_pieces_that_together_are_all_of_it(db: Client, name: str) -> None:
+    stream = db.stream(name, create=True, shards=4)
+    stream.put_many([(f"k{n}", b"v" * (n % 10)) for n in range(1000)])
+    stream.delete("k7")
+    with stream.pin("p") as pin:
+        stream.put_many([(f"k{n}", b"rewritten") for n in range(500)])
+        whole = list(pin.read())
+
+        pieces = pin.cut(rows=64)
+        assert [piece.rows for piece in pieces] == [64] * 15 + [40]
+        found, after = [], 0
+        for piece in pieces:
+            part = list(pin.read(after=after, until=piece.until))
+            assert (piece.rows, piece.bytes) == (len(part), sum(len(row.value) for row in part))
+            found += part
+            after = piece.until
+        assert found == whole and after == pin.sequence
+        assert [piece.rows for piece in pin.cut(parts=4)] == [250] * 4
+        assert pin.cut(bytes=1000, limit=2) == pin.cut(bytes=1000)[:2]
+        assert sum(pin.cut(shards=[shard])[0].rows for shard in range(pin.shards)) == 1000
+        assert pin.cut(after=pin.sequence) == []
+        assert stream.pinned("p").cut(rows=64) == pieces and stream.pinned("p").history == pin.history
+    with stream.snapshot() as snapshot:
+        assert snapshot.cut() == [(snapshot.sequence, 1000, snapshot.cut()[0].bytes)]
+        assert len(snapshot.cut(rows=1)) == 1000
+
+
+def test_a_cut_that_cannot_be_is_refused_in_words(db: Client, name: str) -> None:
+    stream = db.stream(name, create=True)
+    stream.put("k", b"v")
+    with stream.pin("p") as pin:
+        with pytest.raises(TidemarkError, match="at most 100000 pieces"):
+            pin.cut(rows=1, limit=10**9)
+        with pytest.raises(TidemarkError, match="both were given"):
+            pin.cut(rows=1, parts=2)
+    with pytest.raises(TidemarkError, match="pin"):
+        pin.cut(rows=1)
+
+
+def test_the_lag_of_a_place_is_what_changed_since_each_key_once(db: Client, name: str) -> None:
+    stream = db.stream(name, create=True, shards=2)
+    stream.put_many([(f"k{n}", b"12345") for n in range(100)])
+    middle = stream.put("k0", b"1")
+    assert stream.lag(0) == (100, 99 * 5 + 1)
+    assert stream.lag(middle) == (0, 0)
+
+    for value in (b"a", b"ab", b"abc"):
+        stream.put("k1", value)
+    stream.delete("k2")
+
+    assert stream.lag(middle) == (2, 3)
+    assert stream.lag(0) == (100, 97 * 5 + 1 + 3)
+    assert sum(stream.lag(middle, shards=[shard]).rows for shard in range(2)) == 2
+    with pytest.raises(TidemarkError, match="shards of this stream"):
+        stream.lag(0, shards=[7])
+
+
+def test_pieces_and_lag_are_told_to_asyncio_too(url: str, db: Client, name: str) -> None:
+    db.stream(name, create=True).put_many([(f"k{n}", b"v") for n in range(10)])
+
+    async def story() -> None:
+        async with connect_async(url, timeout=20) as client:
+            stream = await client.stream(name)
+            assert await stream.lag(0) == (10, 10)
+            async with stream.snapshot() as snapshot:
+                assert [piece.rows for piece in await snapshot.cut(rows=4)] == [4, 4, 2]
+            async with stream.pin("p") as pin:
+                assert [piece.rows for piece in await pin.cut(parts=2)] == [5, 5]
+
+    asyncio.run(story())
+
+
+# Staged rows ----------------------------------------------------------------------------------------------
+
+
+def test_staged_rows_become_visible_at_once_and_those_that_nobody_names_never(db: Client, name: str) -> None:
+    staging = db.stream(f"{name}-staging", create=True, key="log", max_age="1D")
+    target = db.stream(name, create=True)
+    target.put("c", b"old")
+    one = staging.put_many([("a", b"1", {"trace": "t"}), ("b", b"2")])
+    staging.put_many([("a", b"a zombie's")])
+    two = staging.put_many(pa.table({"key": ["c", "d"], "value": [None, b"4"], "deleted": [True, False]}))
+    assert [row.key for row in staging.snapshot()] == [b"a", b"b", b"a", b"c", b"d"]
+
+    with db.producer(f"{name}-spark") as producer:
+        for expected in (False, True):
+            with producer.transaction(number=1) as tx:
+                for receipt in (one, two):
+                    tx.copy(staging, receipt.first, receipt.sequence, into=target)
+                tx.publish("", name, b"an ordinary message")
+            assert tx.receipt is not None and tx.receipt.duplicate is expected
+
+    rows = list(target.snapshot())
+    assert [(row.key, row.value, row.deleted) for row in rows] == [
+        (b"a", b"1", False), (b"b", b"2", False), (b"c", b"", True), (b"d", b"4", False),
+        (None, b"an ordinary message", False),
+    ]  # fmt: skip
+    assert rows[0].headers == {"trace": "t"}
+
+
+def test_a_copy_that_cannot_be_done_whole_is_not_done_at_all(db: Client, name: str) -> None:
+    staging = db.stream(f"{name}-staging", create=True, key="log")
+    target = db.stream(name, create=True)
+    one = staging.put_many([("a", b"1"), ("b", b"2")])
+    elsewhere = target.put("x", b"y")
+    two = staging.put("c", b"3")
+
+    tx = db.transaction()
+    tx.put(target, "with it", b"v")
+    tx.copy(staging, one.first, two.sequence, into=target)
+    with pytest.raises(TidemarkError, match="1 of the first 4 are not there"):
+        tx.commit()
+    with pytest.raises(ValueError, match="no range of rows"):
+        tx.copy(staging, 0, 5, into=target)
+    assert target.lag(elsewhere) == (0, 0)
+
+
+def test_puts_of_a_connection_keep_their_order_around_a_long_copy(url: str, name: str) -> None:
+    async def story() -> None:
+        async with connect_async(url, timeout=30) as client:
+            staging = await client.stream(f"{name}-staging", create=True, key="log")
+            target = await client.stream(name, create=True)
+            receipts = [
+                await staging.put_many(
+                    [(f"k{n}", b"staged" * 50) for n in range(part * 5000, part * 5000 + 5000)]
+                )
+                for part in range(10)
+            ]
+            tx = client.transaction()
+            for receipt in receipts:
+                tx.copy(staging, receipt.first, receipt.sequence, into=target)
+            before = asyncio.create_task(target.put("k0", b"before"))
+            copying = asyncio.create_task(tx.commit())
+            after = asyncio.create_task(target.put("k1", b"after"))
+            done = [await task for task in (before, copying, after)]
+            assert done[0].sequence < done[1].first < done[1].sequence < done[2].sequence
+            assert (await target.get("k0")).value == b"staged" * 50
+            assert (await target.get("k1")).value == b"after"
+            assert (await target.info()).live == 50_000
+
+    asyncio.run(story())
+
+
+def test_a_copy_is_all_there_or_not_at_all_after_the_broker_was_killed(
+    start_broker: Callable[..., BrokerProcess], name: str
+) -> None:
+    broker = start_broker()
+    url = f"tidemark://guest:guest@{broker.address.host}:{broker.address.port}/"
+    with tidemark.client.connect(url, timeout=30) as db:
+        staging = db.stream("staging", create=True, key="log")
+        target = db.stream(name, create=True)
+        receipts = [staging.put_many([(f"{part}-{n}", b"v" * 100) for n in range(2000)]) for part in range(5)]
+
+        def kill(after_s: float) -> None:
+            time.sleep(after_s)
+            broker.kill()
+            broker.start()
+
+        for number in range(1, 5):
+            tx = db.producer("spark").transaction(number=number)
+            for receipt in receipts:
+                tx.copy(staging, receipt.first, receipt.sequence, into=target)
+            killer = threading.Thread(target=kill, args=(0.005 * number,))
+            killer.start()
+            done = tx.commit()
+            killer.join()
+            assert done is not None
+            with target.snapshot() as snapshot:
+                sequences = [row.sequence for row in snapshot]
+            assert sequences == list(range(done.first, done.first + 10_000)), "once, and whole"
+
+
+# Truncation ---------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_truncated_and_purged_and_pins_still_show_it(db: Client, name: str, url: str) -> None:
+    stream = db.stream(name, create=True, key="log")
+    first = stream.put_many([(f"k{n}", b"v") for n in range(100)])
+    stream.put_many([(f"k{n}", b"w") for n in range(100)])
+    with stream.pin("p") as pin:
+        assert stream.truncate(first) == 100
+        assert {row.value for row in stream.snapshot()} == {b"w"}
+        assert stream.purge() == 100 and stream.purge() == 0
+        assert list(stream.snapshot()) == []
+        assert len(list(pin.read())) == 200
+    with pytest.raises(TidemarkError, match="the newest sequence is"):
+        stream.truncate(1 << 60)
+
+    async def story() -> None:
+        async with connect_async(url, timeout=20) as client:
+            same = await client.stream(name)
+            receipt = await same.put("k", b"v")
+            assert await same.truncate(receipt) == 1
+            assert await same.purge() == 0
+
+    asyncio.run(story())
+
+
+def test_what_ended_unread_is_told_by_heads_pins_snapshots_and_info(db: Client, name: str, url: str) -> None:
+    stream = db.stream(name, create=True)
+    first = stream.put_many([("a", b"1"), ("b", b"1")])
+    early = stream.pin("early")
+    stream.delete("b")
+    receipt = stream.put("c", b"1")
+    assert (early.floor, early.purged) == (0, 0)
+    assert stream.truncate(first) == 1
+    expected = first.sequence + 1, 0
+    late = stream.pin("late")
+    assert (late.floor, late.purged) == expected
+    assert stream.truncate(receipt) == 2
+
+    ended = receipt.sequence + 1, receipt.sequence
+    head = db.heads([name])[name]
+    assert (head.floor, head.purged) == ended
+    with stream.snapshot() as snapshot:
+        assert (snapshot.floor, snapshot.purged) == ended
+    assert (stream.info().floor, stream.info().purged) == ended
+    assert {one.name: (one.floor, one.purged) for one in stream.pins()} == {"early": (0, 0), "late": expected}
+
+    async def story() -> None:
+        async with connect_async(url, timeout=20) as client:
+            same = await client.stream(name)
+            pin = await same.pin("late")
+            assert (pin.floor, pin.purged) == expected
+            head = (await client.heads([name]))[name]
+            assert (head.floor, head.purged) == ended
+
+    asyncio.run(story())
+
+
+# Messages of queues ---------------------------------------------------------------------------------------
+
+
+def test_messages_of_a_queue_are_moved_into_a_stream_once(db: Client, broker: Address, name: str) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url()))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare(name, durable=True)
+    for n in range(20):
+        properties = pika.BasicProperties(headers={"n": n}, delivery_mode=2)
+        channel.basic_publish("", name, b"%d" % n, properties)
+    stream = db.stream(f"{name}-rows", create=True, key="log")
+
+    for number, expected in ((1, 15), (1, 0), (2, 5), (3, 0)):
+        with db.producer(f"{name}-spark").transaction(number=number) as tx:
+            tx.take(name, into=stream, limit=15)
+        assert tx.receipt is not None and tx.receipt.taken == expected
+    assert channel.queue_declare(name, passive=True).method.message_count == 0
+    rows = list(stream.snapshot())
+    assert [(row.key, row.value, row.headers) for row in rows] == [
+        (name.encode(), b"%d" % n, {"n": n}) for n in range(20)
+    ]
+    with pytest.raises(TidemarkError, match="is a stream"), db.transaction() as tx:
+        tx.take(stream.name, into=stream, limit=1)
+    with pytest.raises(ValueError, match="at least 1"):
+        tx.take(name, into=stream, limit=0)
+    with pytest.raises(TidemarkError, match="put_slow_rows_max"), db.transaction() as tx:
+        tx.take(name, into=stream, limit=10**9)
+    channel.queue_delete(name)
+    connection.close()
+
+
+def test_many_messages_are_published_in_one_operation(db: Client, broker: Address, name: str) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url()))
+    channel = connection.channel()
+    channel.queue_declare(name, durable=True)
+    with db.transaction() as tx:
+        tx.publish_many("", [(name, b"%d" % n, {"n": n} if n % 2 else None) for n in range(3000)])
+        assert len(tx) == 1
+    found = [channel.basic_get(name, auto_ack=True) for _ in range(3000)]
+    assert [body for _, _, body in found] == [b"%d" % n for n in range(3000)]
+    assert all(properties.delivery_mode == 2 for _, properties, _ in found)
+    assert [properties.headers for _, properties, _ in found[:2]] == [None, {"n": 1}]
+
+    for messages, why in (
+        ([(name, b"x"), ("nowhere", b"y")], "no queue gets"),
+        ([(name, b"")] * 33_000, "put_slow"),
+    ):
+        tx = db.transaction()
+        tx.publish_many("", messages)
+        with pytest.raises(TidemarkError, match=why):
+            tx.commit()
+    for wrong, error in ((("k" * 300, b""), ValueError), (("k", b"", {}, 1), TypeError)):
+        with pytest.raises(error):
+            tx.publish_many("", [wrong])
+    assert channel.queue_declare(name, passive=True).method.message_count == 0
+    channel.queue_delete(name)
+    connection.close()
+
+
+# Places and their histories -------------------------------------------------------------------------------
+
+
+def test_a_place_of_another_history_is_refused_wherever_it_is_given(db: Client, name: str) -> None:
+    stream = db.stream(name, create=True, history=3600)
+    old, new = stream.put("k", b"1"), stream.put("k", b"2")
+    foreign = old._replace(history="00" * 16)
+    for ask in (
+        lambda: stream.as_of(sequence=foreign),
+        lambda: list(stream.diff(foreign, new)),
+        lambda: list(stream.diff(old, foreign)),
+        lambda: stream.truncate(foreign),
+        lambda: stream.lag(foreign),
+        lambda: stream.pin("p", at=foreign),
+    ):
+        with pytest.raises((StreamReset, LostBranch)):
+            ask()
+    tx = db.transaction()
+    tx.copy(stream, old.first, old.sequence, into=stream, history=foreign.history)
+    with pytest.raises((StreamReset, LostBranch)):
+        tx.commit()
+
+    assert [row.value for row in stream.as_of(sequence=old)] == [b"1"]
+    assert [row.value for row in stream.diff(old, new)] == [b"2"]
+    assert [row.value for row in stream.pin("then", at=old).read()] == [b"1"]
+    assert [row.value for row in stream.pin("now", at=datetime.now(UTC)).read()] == [b"2"]
+    assert {pin.name: pin.shards for pin in stream.pins()} == {"then": 1, "now": 1}
+
+
+def test_a_mark_in_one_shard_says_of_how_many(db: Client, name: str) -> None:
+    stream = db.stream(name, create=True, shards=2)
+    receipt = stream.put("k", b"v")
+    with pytest.raises(ValueError, match=r"of=snapshot\.shards"):
+        stream.move_mark("c", receipt, shard=1)
+    with pytest.raises(ValueError, match="say of how many"):
+        db.transaction().mark(stream, "c", receipt.sequence, shard=1)
+    stream.move_mark("c", receipt, shard=1, of=2)
+    with db.transaction() as tx:
+        tx.mark(stream, "d", receipt.sequence, shard=0, of=2)
+    assert [mark.shards for mark in stream.marks()] == [(0, receipt.sequence), (receipt.sequence, 0)]
+
+
+def test_a_stream_that_was_made_again_has_another_number(db: Client, name: str) -> None:
+    db.stream(name, create=True)
+    before = db.heads([name])[name].number
+    db.delete_stream(name)
+    db.stream(name, create=True)
+    assert db.heads([name])[name].number > before > 0
+
+
+def test_who_does_not_want_the_hash_still_gets_the_count_checked(db: Client, name: str) -> None:
+    stream = db.stream(name, create=True)
+    stream.put_many([(f"k{n}", b"v") for n in range(10)])
+    with stream.snapshot() as snapshot:
+        assert sum(batch.num_rows for batch in snapshot.batches(verify=False)) == 10
+        assert snapshot.marker is not None and snapshot.marker.hash is None and snapshot.marker.count == 10
+
+
+def test_a_missing_package_is_named(db: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = db.stream(name, create=True)
+    for package, method in (("pandas", "to_pandas"), ("polars", "to_polars")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(PackageMissing, match=f"pip install {package}"):
+            getattr(stream.snapshot(), method)()
+
+
+def test_an_unknown_vhost_and_a_wrong_age_say_what_to_do(db: Client, broker: Address, name: str) -> None:
+    with pytest.raises(TidemarkError, match="tidemark ctl vhosts add nowhere"):
+        tidemark.client.connect(f"tidemark://guest:guest@{broker.host}:{broker.port}/nowhere", timeout=10)
+    with pytest.raises(TidemarkError, match="'7D', '12h'"):
+        db.stream(name, create=True, max_age="soon")

@@ -219,7 +219,12 @@ def test_an_extent_comes_back_from_the_pager_and_its_places_stay_good(kind: str)
     saved = bytes(world.arena.extent_bytes(first, 0, used))
     world.arena.drop_extent(first)
     asked: list[int] = []
-    world.arena.pager = lambda number: asked.append(number) or saved
+
+    def pager(number: int, room: memoryview) -> None:
+        asked.append(number)
+        room[:] = saved
+
+    world.arena.pager = pager
 
     assert world.deliver(0, 3, 1 << 40)[2] == world_deliveries(kind)
     assert asked == [first]

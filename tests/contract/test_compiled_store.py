@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,14 @@ def segments(draw: st.DrawFn) -> bytes:
 @example(b"123456789", 0)
 def test_the_checksum_is_the_same_by_instruction_by_table_and_in_python(data: bytes, crc: int) -> None:
     assert compiled.crc32c(data, crc) == compiled.crc32c_by_table(data, crc) == plain.crc32c(data, crc)
+
+
+@pytest.mark.parametrize("size", [767, 768, 769, 1536, 12287, 12288, 12296, 30000, 70000])
+@pytest.mark.parametrize("start", [0, 3])
+def test_the_checksum_of_many_bytes_is_the_same_however_they_are_divided(size: int, start: int) -> None:
+    data = random.Random(size).randbytes(size + start)[start:]
+    assert compiled.crc32c(data, 5) == compiled.crc32c_by_table(data, 5) == plain.crc32c(data, 5)
+    assert compiled.crc32c(data[size // 3 :], compiled.crc32c(data[: size // 3], 5)) == plain.crc32c(data, 5)
 
 
 def test_the_checksum_is_castagnolis() -> None:

@@ -17,7 +17,7 @@ from tidemark.broker.streams import _core_c, _core_py, _rows_c, _rows_py
 from tidemark.model import _arena_c, _arena_py, _keys_c, _keys_py, _runs_c, _runs_py, records
 from tidemark.model import _rows_c as _batch_c
 from tidemark.model import _rows_py as _batch_py
-from tidemark.model.keys import HEADER, MESSAGE_ID, NO_KEY, ROUTING_KEY
+from tidemark.model.keys import HEADER, LOG, MESSAGE_ID, NO_KEY, ROUTING_KEY
 from tidemark.model.rows import ANY, Row, RowBatch
 from tidemark.wire.amqp091.properties import Properties, encode_properties
 
@@ -164,6 +164,20 @@ class World:
             self.seq(snapshot), self.seq(after), self.seq(until), slots * 8192, 60000
         )
 
+    def cut(self, snapshot: float, after: float, until: float, rows: int, size: int, look: int) -> Any:
+        """In steps of `look` entries, over all slots, over a range of them, and over every other one."""
+        every_other = bytes((1, 0)) * 32768
+        seen = []
+        for slots in ((), (8192, 60000), (0, 65536, every_other)):
+            position, end, open_piece = self.seq(after), min(self.seq(until), self.seq(snapshot)), (0, 0)
+            while position < end:
+                pieces, *open_piece = self.stream.cut(
+                    self.seq(snapshot), position, end, rows, size, *open_piece, 5, look, *slots
+                )
+                position = self.stream.position
+                seen.append((position, pieces, open_piece))
+        return seen
+
     def find(self, key: int, part: float) -> Any:
         name = b"key-%d" % key
         found = self.stream.find(name, self.seq(part))
@@ -250,6 +264,15 @@ STEPS = st.lists(
         st.tuples(
             st.just("take"), PART, PART, PART, st.sampled_from([1, 7, 1000]), st.sampled_from([0, 0, 1, 3])
         ),
+        st.tuples(
+            st.just("cut"),
+            PART,
+            PART,
+            PART,
+            st.sampled_from([1, 7, 1 << 62]),
+            st.sampled_from([1, 500, 1 << 62]),
+            st.sampled_from([10, 1000]),
+        ),
         st.tuples(st.just("find"), st.integers(0, 9), PART),
         st.tuples(st.just("kept"), PART),
         st.tuples(st.just("seq_at"), st.integers(-5, 500)),
@@ -261,7 +284,7 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.sampled_from([NO_KEY, ROUTING_KEY, MESSAGE_ID, HEADER]))
+@given(STEPS, st.sampled_from([NO_KEY, LOG, ROUTING_KEY, MESSAGE_ID, HEADER]))
 @settings(max_examples=80, deadline=None)
 def test_whatever_happens_to_a_stream_both_twins_tell_the_same(steps: list[Any], key_kind: int) -> None:
     reference, compiled = World("reference", key_kind), World("compiled", key_kind)
@@ -508,6 +531,27 @@ def test_the_digest_of_a_batch_is_the_sum_of_its_rows(rows: list[tuple[bytes | N
         batch.sequences = b""
     expected = sum(_keys_py.row_digest(seq, False, key, value) for key, value, seq in rows) % (1 << 128)
     assert _batch_py.rows_digest(batch) == _batch_c.rows_digest(batch) == expected
+
+
+@pytest.mark.parametrize(
+    "sizes", [(100,), (0, 1, 7, 8, 9, 100, 101), (0, 900, 1002, 1003, 1010, 1011, 1024, 5000)]
+)
+@pytest.mark.parametrize("count", range(1, 14))
+def test_the_digest_does_not_depend_on_which_rows_are_hashed_together(
+    sizes: tuple[int, ...], count: int
+) -> None:
+    dice = random.Random(count)
+    rows = [
+        (
+            dice.choice([None, b"", b"key", dice.randbytes(8)]),
+            dice.randbytes(dice.choice(sizes)),
+            dice.getrandbits(60),
+        )
+        for _ in range(count)
+    ]
+    batch = RowBatch.build(Row(key, value, seq=seq) for key, value, seq in rows)
+    expected = sum(_keys_py.row_digest(seq, False, key, value) for key, value, seq in rows) % (1 << 128)
+    assert _batch_c.rows_digest(batch) == expected
 
 
 @pytest.mark.parametrize("kind", TWINS)

@@ -53,6 +53,15 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileDisk]:
     made.close()
 
 
+def test_reading_into_a_room_fills_as_much_of_it_as_the_file_has(disk: Disk) -> None:
+    disk.write("a", 0, b"hello world")
+    room = bytearray(b"." * 8)
+    assert disk.read_into("a", 6, memoryview(room)) == 5
+    assert bytes(room) == b"world..."
+    assert disk.read_into("a", 0, memoryview(room)) == 8
+    assert bytes(room) == b"hello wo"
+
+
 def test_a_file_that_is_mapped_shows_its_bytes_and_keeps_them_when_it_is_removed(disk: Disk) -> None:
     disk.write("a", 0, b"hello" * 2000)
     disk.sync("a")

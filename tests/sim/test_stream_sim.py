@@ -13,6 +13,7 @@ import pytest
 
 from tidemark.broker.broker import Broker
 from tidemark.broker.streams import commit
+from tidemark.broker.streams.copies import Copier
 from tidemark.broker.streams.ends import NOTHING, Ends, Step
 from tidemark.broker.streams.marks import Marks
 from tidemark.broker.streams.pins import Pin, Pins
@@ -20,6 +21,8 @@ from tidemark.broker.streams.producers import Producers
 from tidemark.broker.streams.retention import Keeper
 from tidemark.broker.streams.state import State
 from tidemark.broker.streams.stream import Stream
+from tidemark.broker.streams.truncation import Truncation
+from tidemark.errors import PreconditionFailed
 from tidemark.sim.disk import SimDisk
 from tidemark.sim.store import BrokenPromise
 from tidemark.sim.streams import StreamRun, run_seed
@@ -51,6 +54,8 @@ def test_the_runs_do_what_they_are_for() -> None:
         "checkpoints": 50,
         "compactions": 50,
         "conflicts": 50,
+        "copies": 30,
+        "copies refused": 30,
         "crashes": 150,
         "ended": 50,
         "expired": 3,
@@ -66,6 +71,7 @@ def test_the_runs_do_what_they_are_for() -> None:
         "sent again": 50,
         "tombstones purged": 50,
         "torn": 5,
+        "truncated": 100,
     }
     assert {what: seen[what] for what, least in few.items() if seen[what] < least} == {}
 
@@ -236,6 +242,37 @@ def names_a_checkpoint_before_the_journal_is_durable(patch: pytest.MonkeyPatch) 
     patch.setattr(Checkpointer, "_look", look)
 
 
+def skips_staged_rows_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
+    honest = Copier.step
+
+    def step(self: Copier) -> bool:
+        try:
+            return honest(self)
+        except PreconditionFailed:
+            return bool(self._work)
+
+    patch.setattr(Copier, "step", step)
+
+
+def copies_in_a_frame_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    honest = commit.put_rows
+
+    def put_rows(stream: Any, journal: Any, *what: Any) -> tuple[int, int]:
+        journal.flush(what[1])
+        return honest(stream, journal, *what)
+
+    patch.setattr(commit, "put_rows", put_rows)
+
+
+def truncates_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    def step(self: Truncation, now_ms: int, look_max: int | None = None) -> bool:
+        self.ended += self._stream.end_below(self._upto + 1, self._stream.arena.next_seq)
+        self._after = self._upto
+        return False
+
+    patch.setattr(Truncation, "step", step)
+
+
 def does_not_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimDisk, "_sync", lambda *_: None)
 
@@ -263,6 +300,9 @@ BUGS = [
     shows_what_is_not_durable,
     keeps_old_state,
     names_a_checkpoint_before_the_journal_is_durable,
+    skips_staged_rows_that_are_not_there,
+    copies_in_a_frame_of_its_own,
+    truncates_in_memory_only,
     does_not_sync,
 ]
 

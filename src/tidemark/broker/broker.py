@@ -234,7 +234,7 @@ class Broker:
         """
         host = self.vhosts.get(vhost)
         if host is None:
-            raise NotAllowed(reason=f"vhost {vhost} not found")
+            raise NotAllowed(reason=f"vhost {vhost} not found; make it with: tidemark ctl vhosts add {vhost}")
         if not self.access.may_enter(user, vhost):
             raise NotAllowed(reason=f"access to vhost '{vhost}' refused for user '{user}'")
         session = Session(self, host, user, sink, name)

@@ -81,7 +81,10 @@ def create(
     context: typer.Context,
     name: Name,
     key: Annotated[
-        str, typer.Option(help="explicit, routing-key, message-id or header:<name>: where keys come from.")
+        str,
+        typer.Option(
+            help="explicit, routing-key, message-id or header:<name>: where keys come from; log: keys bury nothing."
+        ),
     ] = "explicit",
     shards: Annotated[int | None, typer.Option(help="Parts into which keys are spread.")] = None,
     max_age: Annotated[str | None, typer.Option(help="Keep rows this long: 7D, 12h, 30m, 10s.")] = None,
@@ -134,6 +137,29 @@ def grow(
     """Spread a stream over more shards, while everything goes on."""
     with context.obj() as db:
         print(f"{name} has {db.stream(name).grow(shards).shards} shards")
+
+
+@app.command()
+def truncate(
+    context: typer.Context,
+    name: Name,
+    upto: Annotated[int, typer.Argument(help="The last sequence that ends.", min=0)],
+    as_json: Json = False,
+) -> None:
+    """End everything up to a sequence, as retention does; pins go on to show it."""
+    with context.obj() as db:
+        ended = db.stream(name).truncate(upto)
+    _line(
+        {"stream": name, "ended": ended}, f"{ended} rows of {name} up to sequence {upto} have ended", as_json
+    )
+
+
+@app.command()
+def purge(context: typer.Context, name: Name, as_json: Json = False) -> None:
+    """End all that is in a stream; consumers that come back are told to start over."""
+    with context.obj() as db:
+        ended = db.stream(name).purge()
+    _line({"stream": name, "ended": ended}, f"{ended} rows of {name} have ended", as_json)
 
 
 @app.command()

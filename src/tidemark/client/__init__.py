@@ -23,12 +23,14 @@ from tidemark.client.errors import (
     Interrupted,
     MarkerMismatch,
     NotConnected,
+    PackageMissing,
     ProducerClash,
+    RequestTooLarge,
     TimedOut,
     Unconfirmed,
 )
 from tidemark.client.reading import Batch
-from tidemark.client.values import Mark, Marker, PinInfo, Receipt, Row, StreamInfo
+from tidemark.client.values import Cut, Lag, Mark, Marker, PinInfo, Receipt, Row, StreamInfo
 from tidemark.errors import Conflict, HistoryGone, LostBranch, PinExpired, StreamReset
 
 __all__ = [
@@ -38,17 +40,21 @@ __all__ = [
     "ClientClosed",
     "ClientError",
     "Conflict",
+    "Cut",
     "HistoryGone",
     "Interrupted",
+    "Lag",
     "LostBranch",
     "Mark",
     "Marker",
     "MarkerMismatch",
     "NotConnected",
+    "PackageMissing",
     "PinExpired",
     "PinInfo",
     "ProducerClash",
     "Receipt",
+    "RequestTooLarge",
     "Row",
     "Stream",
     "StreamInfo",

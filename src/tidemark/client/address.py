@@ -54,6 +54,12 @@ def parse_url(url: str) -> Target:
         raise ValueError(f"{_hidden(url)!r} is not a URL such as tidemark://user:password@host:5672/vhost")
     tls = scheme == "tidemarks"
     authority, _, path = rest.partition("/")
+    if "@" in path:
+        # Most likely the password was cut in two here: nothing of the URL is shown.
+        raise ValueError(
+            "the URL is not complete: it has an '@' behind its first '/'. In a user or password write / as %2F, in a "
+            "virtual host write @ as %40"
+        )
     login, at, hosts = authority.rpartition("@")
     user, colon, password = login.partition(":")
     default = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
@@ -79,7 +85,10 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     else:
         host, _, port = text.partition(":")
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ValueError(f"{text!r} is not an address such as 127.0.0.1:5672: {port!r} is no port")
+        # What follows the colon is not shown: of a URL without its host that is the password.
+        raise ValueError(
+            f"{host!r} is not followed by a port from 1 to 65535, so this is not an address such as 127.0.0.1:5672"
+        )
     return Address(host or "127.0.0.1", int(port) if port else default_port)
 
 
@@ -91,9 +100,12 @@ def members_of(welcome: Mapping[str, Any]) -> list[Address]:
 
 
 def _hidden(url: str) -> str:
-    """A URL for a message, without its password."""
+    """A URL for a message, without its password: of what stands before the last @ only scheme and user are shown."""
     head, at, tail = url.rpartition("@")
-    return f"{head.rpartition(':')[0]}:…@{tail}" if at else url
+    scheme, found, login = head.partition("://")
+    if not scheme.isalnum():
+        scheme, found, login = "", "", head
+    return f"{scheme}{found}{login.partition(':')[0]}:…@{tail}" if at else url
 
 
 class Endpoints:

@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from datetime import datetime
-from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -46,16 +45,18 @@ from tidemark.client.reading import (
     Reading,
     Start,
     moment_of,
+    place_of,
     position_of,
     read_header,
-    sequence_of,
 )
-from tidemark.client.rows import ROW_COLUMNS, Writes
+from tidemark.client.rows import ROW_COLUMNS, Writes, package
 from tidemark.client.values import (
     Bytes,
+    Cut,
     DiffSummary,
     Head,
     KeyRule,
+    Lag,
     Mark,
     Marker,
     PinInfo,
@@ -405,6 +406,10 @@ class AsyncClient:
     async def _producer(self, name: str) -> AsyncProducer:
         return AsyncProducer(self, name, await self.call(ops.producer(name)))
 
+    async def forget_producer(self, name: str) -> None:
+        """Let the broker forget a producer that is done for good. See `blocking.Client.forget_producer`."""
+        await self.call(ops.forget_producer(name))
+
     async def await_safe(
         self, receipt: Receipt, *, replicas: int = 1, disks: int = 1, timeout: float | None = None
     ) -> Safety:
@@ -565,6 +570,17 @@ class AsyncStream:
         """Spread the keys over more shards, while everything goes on."""
         return await self._client.call(ops.declare(self._name, {"x-stream-shards": shards}))
 
+    async def truncate(self, upto: Position) -> int:
+        """End everything up to and with a sequence, as retention does. How many rows that were.
+
+        See `blocking.Stream.truncate`.
+        """
+        return await self._client.call(ops.truncate(self._name, place_of(upto)))
+
+    async def purge(self) -> int:
+        """End all that is there, tombstones too; consumers that come back are told to start over. How many rows."""
+        return await self._client.call(ops.purge(self._name))
+
     # Writing ------------------------------------------------------------------------------------
 
     async def put(
@@ -620,12 +636,12 @@ class AsyncStream:
         opened = await self._client.perform(ops.snapshot(self._name, after=start, history=history, at=at))
         return AsyncSnapshot(self._client, opened.link, self._name, opened.answer, progress)
 
-    def pin(self, name: str, *, lease: float = 3600.0, at: int | None = None) -> Opening[AsyncPin]:
+    def pin(self, name: str, *, lease: float = 3600.0, at: int | datetime | None = None) -> Opening[AsyncPin]:
         """Keep what the stream holds now readable under a name."""
         return Opening(self._pin(name, lease, at))
 
-    async def _pin(self, name: str, lease: float, at: int | None) -> AsyncPin:
-        opened = await self._client.perform(ops.snapshot(self._name, at=at, pin=name, lease=lease))
+    async def _pin(self, name: str, lease: float, at: int | datetime | None) -> AsyncPin:
+        opened = await self._client.perform(ops.snapshot(self._name, at=place_of(at), pin=name, lease=lease))
         await AsyncSnapshot(self._client, opened.link, self._name, opened.answer).close()
         return AsyncPin(self._client, self._name, name, opened.answer)
 
@@ -633,12 +649,16 @@ class AsyncStream:
         """A pin that exists."""
         return AsyncPin(self._client, self._name, name, await self._client.call(ops.pinned(self._name, name)))
 
+    async def lag(self, after: Position, shards: Sequence[int] | None = None) -> Lag:
+        """How many rows, and bytes of values, lie behind a place now: each key once, deleted ones included."""
+        return await self._client.call(ops.lag(self._name, place_of(after), shards))
+
     async def pins(self) -> list[PinInfo]:
         return await self._client.call(ops.pins(self._name))
 
     def diff(self, a: Position, b: Position) -> AsyncDiff:
         """What changed and what was deleted after `a`, up to `b`."""
-        return AsyncDiff(self._client, self._name, sequence_of(a), sequence_of(b))
+        return AsyncDiff(self._client, self._name, place_of(a), place_of(b))
 
     # Following ----------------------------------------------------------------------------------
 
@@ -660,9 +680,9 @@ class AsyncStream:
         )
         return AsyncFollower(self._client, following, on_reset=on_reset, idle=idle, lease=lease)
 
-    async def register(self, consumer: str, *, lease: float | None = None) -> None:
-        """Make a consumer known, so that deletes wait for it from now on."""
-        await self._client.call(ops.register(self._name, consumer, lease))
+    async def register(self, consumer: str, *, lease: float | None = None, passing: bool = False) -> None:
+        """Make a consumer known, so that deletes wait for it from now on. See `blocking.Stream.register`."""
+        await self._client.call(ops.register(self._name, consumer, lease, passing))
 
     async def unregister(self, consumer: str) -> None:
         """Forget a consumer and its mark."""
@@ -680,7 +700,7 @@ class AsyncStream:
     async def move_mark(
         self, consumer: str, position: Position, *, shard: int | None = None, of: int | None = None
     ) -> None:
-        """Say that a consumer has finished with everything up to there."""
+        """Say that a consumer has finished with everything up to there; in one `shard`, say `of` how many."""
         history, sequence = position_of(position)
         await self._client.call(ops.move_mark(self._name, consumer, sequence, history, shard, of=of))
 
@@ -746,11 +766,12 @@ class AsyncRows:
         key_to: Bytes | None = None,
         columns: Sequence[str] | None = None,
         batch_bytes: int | None = None,
+        verify: bool = True,
     ) -> AsyncIterator[pa.RecordBatch]:
         """The same as Arrow record batches, as the broker made them."""
         part = Range(
             after=after, until=until, shards=shards, key_from=key_from, key_to=key_to,
-            columns=columns, batch_bytes=batch_bytes,
+            columns=columns, batch_bytes=batch_bytes, verify=verify,
         )  # fmt: skip
         reading = self._reading(part, "arrow")
         async for frame in self._pass(reading):
@@ -759,19 +780,19 @@ class AsyncRows:
 
     async def to_arrow(self, **part: Any) -> pa.Table:
         """Everything as one Arrow table; takes what `batches` takes."""
-        import pyarrow as pa
-
+        pa = package("pyarrow", "to_arrow()")
         found = [batch async for batch in self.batches(**part)]
         assert self._last is not None
         return pa.Table.from_batches(found, found[0].schema if found else self._last.schema)
 
     async def to_pandas(self, **part: Any) -> Any:
         """Everything as a pandas DataFrame."""
+        package("pandas", "to_pandas()")
         return (await self.to_arrow(**part)).to_pandas()
 
     async def to_polars(self, **part: Any) -> Any:
         """Everything as a Polars DataFrame."""
-        return import_module("polars").from_arrow(await self.to_arrow(**part))
+        return package("polars", "to_polars()").from_arrow(await self.to_arrow(**part))
 
     def __aiter__(self) -> AsyncIterator[Row]:
         return self.rows()
@@ -818,15 +839,88 @@ class AsyncRows:
                     link.drop(pending)
 
 
-class AsyncSnapshot(AsyncRows):
+class AsyncFrozen(AsyncRows):
+    """What a snapshot and a pin have in common: they show the same for as long as they exist."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        stream: str,
+        view: View,
+        pin: str | None,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(client, stream, view.live + view.tombstones, progress)
+        self._view = view
+        self._pin = pin
+
+    @property
+    def sequence(self) -> int:
+        """It sees everything up to this one."""
+        return self._view.sequence
+
+    @property
+    def history(self) -> str:
+        return self._view.history
+
+    @property
+    def shards(self) -> int:
+        """Into how many it is divided, also when the stream has grown since."""
+        return self._view.shards
+
+    @property
+    def floor(self) -> int:
+        """Rows with a lower sequence had ended by retention, truncate or purge; see `Head.floor`."""
+        return self._view.floor
+
+    @property
+    def purged(self) -> int:
+        """Deletes up to here are not told; see `Head.purged`."""
+        return self._view.purged
+
+    async def cut(
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        shards: Sequence[int] | None = None,
+        rows: int | None = None,
+        bytes: int | None = None,
+        parts: int | None = None,
+        limit: int = 10_000,
+    ) -> list[Cut]:
+        """Cut it into consecutive pieces, for readers that share the work. See `blocking.Frozen.cut`."""
+        call = ops.cut(
+            self._view, self._stream, self._pin,
+            after=after, until=until, shards=shards, rows=rows, bytes=bytes, parts=parts, limit=limit,
+        )  # fmt: skip
+        client, link = self._client, self._link
+        if link is None:
+            return await client.call(call)
+        pending: Pending | None = None
+        try:
+            pending = link.start(call.header)
+            return call.answer(*await link.result(pending, client.deadline()))
+        except Lost as lost:
+            raise Interrupted(stream=self._stream, position=0, problem=lost.problem) from None
+        except NoAnswerYet:
+            raise TimedOut(operation=call.name, timeout_s=client.timeout) from None
+        finally:
+            if pending is not None:
+                link.drop(pending)
+
+    def _request(self, part: Range) -> Header:
+        return read_header(self._view, self._stream, self._pin, part)
+
+
+class AsyncSnapshot(AsyncFrozen):
     """A frozen view of a stream, held open by this connection."""
 
     def __init__(
         self, client: AsyncClient, link: Link, stream: str, view: View, progress: Progress | None = None
     ) -> None:
-        super().__init__(client, stream, view.live + view.tombstones, progress)
+        super().__init__(client, stream, view, None, progress)
         self._link: Link = link
-        self._view = view
         self._closed = False
 
     def __del__(self) -> None:
@@ -840,15 +934,6 @@ class AsyncSnapshot(AsyncRows):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    @property
-    def sequence(self) -> int:
-        """It sees everything up to this one."""
-        return self._view.sequence
-
-    @property
-    def history(self) -> str:
-        return self._view.history
 
     @property
     def position(self) -> Receipt:
@@ -868,17 +953,13 @@ class AsyncSnapshot(AsyncRows):
             call = ops.close_snapshot(self._view.id)
             await self._link.result(self._link.start(call.header), time.monotonic() + 5)
 
-    def _request(self, part: Range) -> Header:
-        return read_header(self._view, self._stream, None, part)
 
-
-class AsyncPin(AsyncRows):
+class AsyncPin(AsyncFrozen):
     """A snapshot with a name and a lease; it outlives connections and restarts of the broker."""
 
     def __init__(self, client: AsyncClient, stream: str, name: str, view: View) -> None:
-        super().__init__(client, stream, view.live + view.tombstones)
+        super().__init__(client, stream, view, name)
         self.name = name
-        self._view = view
 
     async def __aenter__(self) -> Self:
         return self
@@ -888,14 +969,6 @@ class AsyncPin(AsyncRows):
     ) -> None:
         with contextlib.suppress(*(() if kind is None else (TidemarkError,))):
             await self.release()
-
-    @property
-    def sequence(self) -> int:
-        return self._view.sequence
-
-    @property
-    def history(self) -> str:
-        return self._view.history
 
     def read(self, **part: Any) -> AsyncIterator[Row]:
         """The rows, or a part of them; takes what `rows` takes. The same bytes every time."""
@@ -909,14 +982,13 @@ class AsyncPin(AsyncRows):
         """It is no longer needed."""
         await self._client.call(ops.release(self._stream, self.name))
 
-    def _request(self, part: Range) -> Header:
-        return read_header(self._view, self._stream, self.name, part)
-
 
 class AsyncDiff(AsyncRows):
     """What lies between two snapshots: rows that changed, and tombstones of those that were deleted."""
 
-    def __init__(self, client: AsyncClient, stream: str, a: int, b: int) -> None:
+    def __init__(
+        self, client: AsyncClient, stream: str, a: int | Header | None, b: int | Header | None
+    ) -> None:
         super().__init__(client, stream, 0)
         self._ends = a, b
 

@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
@@ -48,16 +47,18 @@ from tidemark.client.reading import (
     Reading,
     Start,
     moment_of,
+    place_of,
     position_of,
     read_header,
-    sequence_of,
 )
-from tidemark.client.rows import ROW_COLUMNS, Writes
+from tidemark.client.rows import ROW_COLUMNS, Writes, package
 from tidemark.client.values import (
     Bytes,
+    Cut,
     DiffSummary,
     Head,
     KeyRule,
+    Lag,
     Mark,
     Marker,
     PinInfo,
@@ -151,7 +152,7 @@ class Link:
 
         Raises:
             Lost: the connection was broken before; nothing was sent.
-            ValueError: the request is too large.
+            RequestTooLarge: nothing was sent.
         """
         with self._changed:
             if self.broken is not None:
@@ -480,6 +481,13 @@ class Client:
         """
         return Producer(self, name)
 
+    def forget_producer(self, name: str) -> None:
+        """Let the broker forget a producer that is done for good: it remembers only so many.
+
+        A write of it that is sent again after this is stored again.
+        """
+        self.call(ops.forget_producer(name))
+
     def await_safe(
         self, receipt: Receipt, *, replicas: int = 1, disks: int = 1, timeout: float | None = None
     ) -> Safety:
@@ -659,6 +667,18 @@ class Stream:
         """Spread the keys over more shards, while everything goes on."""
         return self._client.call(ops.declare(self._name, {"x-stream-shards": shards}))
 
+    def truncate(self, upto: Position) -> int:
+        """End everything up to and with a sequence, as retention does. How many rows that were.
+
+        Pins and open snapshots go on to show them. When the connection breaks it may have ended some of them: do it
+        again.
+        """
+        return self._client.call(ops.truncate(self._name, place_of(upto)))
+
+    def purge(self) -> int:
+        """End all that is there, tombstones too; consumers that come back are told to start over. How many rows."""
+        return self._client.call(ops.purge(self._name))
+
     # Writing ------------------------------------------------------------------------------------
 
     def put(
@@ -728,12 +748,13 @@ class Stream:
         """
         return self._snapshot(at=moment_of(sequence, time), progress=progress)
 
-    def pin(self, name: str, *, lease: float = 3600.0, at: int | None = None) -> Pin:
+    def pin(self, name: str, *, lease: float = 3600.0, at: int | datetime | None = None) -> Pin:
         """Keep what the stream holds now readable under a name, for `lease` seconds or until it is released.
 
-        The same name again renews the lease and gives the snapshot that it had.
+        The same name again renews the lease and gives the snapshot that it had. `at`: as it was at a sequence or a
+        time.
         """
-        opened = self._client.perform(ops.snapshot(self._name, at=at, pin=name, lease=lease))
+        opened = self._client.perform(ops.snapshot(self._name, at=place_of(at), pin=name, lease=lease))
         # The pin is read by its name, from any connection: this view of it is not needed.
         Snapshot(self._client, opened.link, self._name, opened.answer).close()
         return Pin(self._client, self._name, name, opened.answer)
@@ -746,12 +767,16 @@ class Stream:
         """
         return Pin(self._client, self._name, name, self._client.call(ops.pinned(self._name, name)))
 
+    def lag(self, after: Position, shards: Sequence[int] | None = None) -> Lag:
+        """How many rows, and bytes of values, lie behind a place now: each key once, deleted ones included."""
+        return self._client.call(ops.lag(self._name, place_of(after), shards))
+
     def pins(self) -> list[PinInfo]:
         return self._client.call(ops.pins(self._name))
 
     def diff(self, a: Position, b: Position) -> Diff:
         """What changed and what was deleted after `a`, up to `b`."""
-        return Diff(self._client, self._name, sequence_of(a), sequence_of(b))
+        return Diff(self._client, self._name, place_of(a), place_of(b))
 
     def _snapshot(
         self,
@@ -801,9 +826,14 @@ class Stream:
         )
         return Follower(self._client, following, on_reset=on_reset, idle=idle, lease=lease)
 
-    def register(self, consumer: str, *, lease: float | None = None) -> None:
-        """Make a consumer known, so that deletes wait for it from now on."""
-        self._client.call(ops.register(self._name, consumer, lease))
+    def register(self, consumer: str, *, lease: float | None = None, passing: bool = False) -> None:
+        """Make a consumer known, so that deletes wait for it from now on.
+
+        Args:
+            lease: seconds for which they wait when it is away.
+            passing: its name was made up for one run: when the lease has ended the mark goes, too.
+        """
+        self._client.call(ops.register(self._name, consumer, lease, passing))
 
     def unregister(self, consumer: str) -> None:
         """Forget a consumer and its mark."""
@@ -901,11 +931,12 @@ class Rows:
         key_to: Bytes | None = None,
         columns: Sequence[str] | None = None,
         batch_bytes: int | None = None,
+        verify: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow record batches, as the broker made them."""
         part = Range(
             after=after, until=until, shards=shards, key_from=key_from, key_to=key_to,
-            columns=columns, batch_bytes=batch_bytes,
+            columns=columns, batch_bytes=batch_bytes, verify=verify,
         )  # fmt: skip
         reading = self._reading(part, "arrow")
         for frame in self._pass(reading):
@@ -913,8 +944,7 @@ class Rows:
 
     def to_arrow(self, **part: Any) -> pa.Table:
         """Everything as one Arrow table; takes what `batches` takes."""
-        import pyarrow as pa
-
+        pa = package("pyarrow", "to_arrow()")
         found = list(self.batches(**part))
         assert self._last is not None
         schema = found[0].schema if found else self._last.schema
@@ -922,11 +952,12 @@ class Rows:
 
     def to_pandas(self, **part: Any) -> Any:
         """Everything as a pandas DataFrame."""
+        package("pandas", "to_pandas()")
         return self.to_arrow(**part).to_pandas()
 
     def to_polars(self, **part: Any) -> Any:
         """Everything as a Polars DataFrame."""
-        return import_module("polars").from_arrow(self.to_arrow(**part))
+        return package("polars", "to_polars()").from_arrow(self.to_arrow(**part))
 
     def __iter__(self) -> Iterator[Row]:
         return self.rows()
@@ -973,15 +1004,95 @@ class Rows:
                     link.drop(pending)
 
 
-class Snapshot(Rows):
+class Frozen(Rows):
+    """What a snapshot and a pin have in common: they show the same for as long as they exist."""
+
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        view: View,
+        pin: str | None,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(client, stream, view.live + view.tombstones, progress)
+        self._view = view
+        self._pin = pin
+
+    @property
+    def sequence(self) -> int:
+        """It sees everything up to this one."""
+        return self._view.sequence
+
+    @property
+    def history(self) -> str:
+        return self._view.history
+
+    @property
+    def shards(self) -> int:
+        """Into how many it is divided, also when the stream has grown since."""
+        return self._view.shards
+
+    @property
+    def floor(self) -> int:
+        """Rows with a lower sequence had ended by retention, truncate or purge; see `Head.floor`."""
+        return self._view.floor
+
+    @property
+    def purged(self) -> int:
+        """Deletes up to here are not told; see `Head.purged`."""
+        return self._view.purged
+
+    def cut(
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        shards: Sequence[int] | None = None,
+        rows: int | None = None,
+        bytes: int | None = None,
+        parts: int | None = None,
+        limit: int = 10_000,
+    ) -> list[Cut]:
+        """Cut it into consecutive pieces, for readers that share the work; nothing is read for that.
+
+        Args:
+            after, until, shards: which part of it, as in `rows`.
+            rows, bytes: a piece has at most so many rows, and bytes of values; but always one row.
+            parts: cut it into about so many pieces with the same number of rows instead.
+            limit: stop after so many pieces; else the last one ends at `until`, by default the end.
+        """
+        call = ops.cut(
+            self._view, self._stream, self._pin,
+            after=after, until=until, shards=shards, rows=rows, bytes=bytes, parts=parts, limit=limit,
+        )  # fmt: skip
+        client, link = self._client, self._link
+        if link is None:
+            return client.call(call)
+        pending: Pending | None = None
+        try:
+            pending = link.start(call.header)
+            return call.answer(*link.result(pending, client.deadline()))
+        except Lost as lost:
+            raise Interrupted(stream=self._stream, position=0, problem=lost.problem) from None
+        except NoAnswerYet:
+            raise TimedOut(operation=call.name, timeout_s=client.timeout) from None
+        finally:
+            if pending is not None:
+                link.drop(pending)
+
+    def _request(self, part: Range) -> Header:
+        return read_header(self._view, self._stream, self._pin, part)
+
+
+class Snapshot(Frozen):
     """A frozen view of a stream, held open by this connection until it is closed, by `with`, or forgotten."""
 
     def __init__(
         self, client: Client, link: Link, stream: str, view: View, progress: Progress | None = None
     ) -> None:
-        super().__init__(client, stream, view.live + view.tombstones, progress)
+        super().__init__(client, stream, view, None, progress)
         self._link: Link = link
-        self._view = view
         self._closed = False
 
     def __del__(self) -> None:
@@ -995,15 +1106,6 @@ class Snapshot(Rows):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @property
-    def sequence(self) -> int:
-        """It sees everything up to this one."""
-        return self._view.sequence
-
-    @property
-    def history(self) -> str:
-        return self._view.history
 
     @property
     def position(self) -> Receipt:
@@ -1023,17 +1125,13 @@ class Snapshot(Rows):
             call = ops.close_snapshot(self._view.id)
             self._link.result(self._link.start(call.header), time.monotonic() + 5)
 
-    def _request(self, part: Range) -> Header:
-        return read_header(self._view, self._stream, None, part)
 
-
-class Pin(Rows):
+class Pin(Frozen):
     """A snapshot with a name and a lease; it outlives connections and restarts of the broker."""
 
     def __init__(self, client: Client, stream: str, name: str, view: View) -> None:
-        super().__init__(client, stream, view.live + view.tombstones)
+        super().__init__(client, stream, view, name)
         self.name = name
-        self._view = view
 
     def __enter__(self) -> Self:
         return self
@@ -1044,14 +1142,6 @@ class Pin(Rows):
         # Of two errors the first counts: a pin that is gone is no news to who is on his way out.
         with contextlib.suppress(*(() if kind is None else (TidemarkError,))):
             self.release()
-
-    @property
-    def sequence(self) -> int:
-        return self._view.sequence
-
-    @property
-    def history(self) -> str:
-        return self._view.history
 
     def read(self, **part: Any) -> Iterator[Row]:
         """The rows, or a part of them; takes what `rows` takes. The same bytes every time."""
@@ -1065,14 +1155,11 @@ class Pin(Rows):
         """It is no longer needed."""
         self._client.call(ops.release(self._stream, self.name))
 
-    def _request(self, part: Range) -> Header:
-        return read_header(self._view, self._stream, self.name, part)
-
 
 class Diff(Rows):
     """What lies between two snapshots: rows that changed, and tombstones of those that were deleted."""
 
-    def __init__(self, client: Client, stream: str, a: int, b: int) -> None:
+    def __init__(self, client: Client, stream: str, a: int | Header | None, b: int | Header | None) -> None:
         super().__init__(client, stream, 0)
         self._ends = a, b
 

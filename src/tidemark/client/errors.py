@@ -131,6 +131,36 @@ class ProducerClash(ClientError):
 
 
 @dataclass(eq=False, kw_only=True)
+class RequestTooLarge(ClientError, ValueError):
+    """More in one request than the broker takes. Nothing was sent."""
+
+    code: ClassVar[str] = "client.request-too-large"
+
+    operation: str
+    size: int
+    size_max: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} of {self.size} bytes is over the {self.size_max} that the broker takes at once "
+            "(stream.frame_bytes_max); put it in parts, or stage it and copy it in one transaction (tx.copy)"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class PackageMissing(ClientError, ImportError):
+    """What was asked for needs a package that is not installed."""
+
+    code: ClassVar[str] = "client.package-missing"
+
+    what: str
+    package: str
+
+    def __str__(self) -> str:
+        return f"{self.what} needs {self.package}, which is not installed: pip install {self.package}"
+
+
+@dataclass(eq=False, kw_only=True)
 class ClientClosed(ClientError):
     """The client was closed, by `close()` or the end of its `with` block."""
 

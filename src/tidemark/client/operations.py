@@ -9,15 +9,18 @@ Invariant: a call is a plain value; it can be sent over any connection, any numb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from tidemark.client.rows import Writes, arrow_payload, is_arrow, properties_of, rows_of
 from tidemark.client.values import (
     Bytes,
+    Cut,
     Head,
     KeyRule,
+    Lag,
     Mark,
     Marker,
     PinInfo,
@@ -134,7 +137,17 @@ def _stream_info(facts: Header) -> StreamInfo:
         tombstones=facts.get("tombstones", 0),
         last_sequence=facts.get("last_seq", 0),
         facts=facts,
+        floor=facts.get("floor", 0),
+        purged=facts.get("purged", 0),
     )
+
+
+def truncate(stream: str, upto: int | Header | None) -> Call[int]:
+    return Call({"op": "truncate", "stream": stream, "upto": upto}, lambda header, _: int(header["ended"]))
+
+
+def purge(stream: str) -> Call[int]:
+    return Call({"op": "purge", "stream": stream}, lambda header, _: int(header["ended"]))
 
 
 def heads(
@@ -150,7 +163,15 @@ def heads(
 
 def _heads(header: Header, _payload: memoryview) -> dict[str, Head]:
     return {
-        name: Head(one["history"], one["sequence"], one.get("shards", 1), one.get("live", 0))
+        name: Head(
+            one["history"],
+            one["sequence"],
+            one.get("shards", 1),
+            one.get("live", 0),
+            one.get("number", 0),
+            one.get("floor", 0),
+            one.get("purged", 0),
+        )
         for name, one in header["streams"].items()
     }
 
@@ -205,7 +226,8 @@ def writes(rows: Any) -> Writes | Any:
 
 
 def _receipt(header: Header, _payload: memoryview) -> Receipt:
-    return Receipt(header["history"], header["last"], bool(header.get("duplicate")), header["first"])
+    taken = sum(header.get("taken", ()))
+    return Receipt(header["history"], header["last"], bool(header.get("duplicate")), header["first"], taken)
 
 
 class Named(Protocol):
@@ -254,9 +276,43 @@ class Changes:
         """Publish a message to an exchange, for the queues and streams that are bound to it."""
         self._operations.publish(exchange, key, body, headers)
 
-    def mark(self, stream: str | Named, consumer: str, sequence: int, *, shard: int | None = None) -> None:
-        """Move a consumer's mark, so that what it made of a stream and how far it came are stored together."""
-        self._operations.mark(stream_name(stream), consumer, sequence, shard)
+    def publish_many(self, exchange: str, messages: Iterable[Sequence[Any]]) -> None:
+        """Publish messages to an exchange: (routing key, body) or (routing key, body, headers)."""
+        self._operations.publish_many(exchange, messages)
+
+    def mark(
+        self,
+        stream: str | Named,
+        consumer: str,
+        sequence: int,
+        *,
+        shard: int | None = None,
+        of: int | None = None,
+    ) -> None:
+        """Move a consumer's mark, so that what it made of a stream and how far it came are stored together.
+
+        `shard` is one `of` as many as the snapshot or subscription had that was read.
+        """
+        self._operations.mark(stream_name(stream), consumer, sequence, shard, of)
+
+    def copy(
+        self, source: str | Named, first: int, last: int, *, into: str | Named, history: str | None = None
+    ) -> None:
+        """Copy rows of another stream, by their sequences, as they are: key, value, headers, deleted or not.
+
+        Every sequence from `first` to `last` must be a row of `source` that is there, as after one put: its receipt
+        has both. What many writers have staged so becomes visible at once, and what is not named never does. With
+        the receipt's `history`, rows that a takeover took back are refused, too.
+        """
+        self._operations.copy(stream_name(source), first, last, stream_name(into), history)
+
+    def take(self, queue: str, *, into: str | Named, limit: int) -> None:
+        """Move up to `limit` ready messages of an AMQP queue into a stream: they end there and are rows here.
+
+        The body is the value and properties are kept. The key is what the stream's rule says, as if the message was
+        published to it; a stream with the key `log` keeps the routing key. The receipt's `taken` says how many.
+        """
+        self._operations.take(queue, stream_name(into), limit)
 
     def __len__(self) -> int:
         return len(self._operations)
@@ -291,23 +347,47 @@ class Operations:
             header["headers"] = dict(headers)
         self._operations.append((header, [octets(body)]))
 
-    def mark(self, stream: str, consumer: str, sequence: int, shard: int | None) -> None:
+    def publish_many(self, exchange: str, messages: Iterable[Sequence[Any]]) -> None:
+        rows = Writes()
+        rows.publish_all(messages)
+        if len(rows):
+            self._operations.append(({"publish": exchange}, rows))
+
+    def mark(
+        self, stream: str, consumer: str, sequence: int, shard: int | None, of: int | None = None
+    ) -> None:
         header: Header = {"mark": stream, "consumer": consumer, "sequence": sequence}
         if shard is not None:
-            header["shard"] = shard
+            header |= {"shard": shard, "of": _of(shard, of)}
         self._operations.append((header, []))
+
+    def copy(self, source: str, first: int, last: int, into: str, history: str | None = None) -> None:
+        if not 0 < first <= last:
+            raise ValueError(f"{first} to {last} is no range of rows; a receipt has the first and the last")
+        if self._operations:
+            header, _ = self._operations[-1]
+            if header.get("copy") == source and header["into"] == into and header["history"] == history:
+                header["ranges"].append([first, last])
+                return
+        operation: Header = {"copy": source, "into": into, "history": history, "ranges": [[first, last]]}
+        self._operations.append((operation, []))
+
+    def take(self, queue: str, into: str, limit: int) -> None:
+        if limit < 1:
+            raise ValueError(f"{limit} messages cannot be taken; at least 1")
+        self._operations.append(({"take": queue, "into": into, "limit": limit}, []))
 
     def commit(self, numbered: Numbered | None = None) -> Call[Receipt]:
         operations: list[Header] = []
         payload: list[Buffer] = []
         for header, content in self._operations:
-            if "put" in header:
+            if "put" in header or isinstance(content, Writes):
                 fields, parts = _encoded(content)
                 header = {**header, **fields}
             else:
                 assert isinstance(content, list)
                 parts = content
-            if "mark" not in header:
+            if "put" in header or "publish" in header:
                 header = {**header, "length": sum(len(part) for part in parts)}
             operations.append(header)
             payload += parts
@@ -322,6 +402,10 @@ def renumbered(call: Call[Receipt], numbered: Numbered) -> Call[Receipt]:
 def producer(name: str) -> Call[int]:
     """The last number of a producer that is stored; 0 when it is new."""
     return Call({"op": "producer", "producer": name}, lambda header, _: int(header["last"]))
+
+
+def forget_producer(name: str) -> Call[None]:
+    return Call({"op": "forget", "producer": name}, _nothing)
 
 
 def safe(receipt: Receipt, replicas: int, disks: int, wait: float) -> Call[Safety]:
@@ -344,6 +428,9 @@ class View:
     live: int
     tombstones: int
     complete_from: int
+    shards: int = 1
+    floor: int = 0
+    purged: int = 0
 
 
 def get(stream: str, key: Bytes) -> Call[Row | None]:
@@ -387,6 +474,9 @@ def _view(header: Header, _payload: memoryview) -> View:
         live=header.get("live", 0),
         tombstones=header.get("tombstones", 0),
         complete_from=header.get("complete_from", 0),
+        shards=header.get("shards", 1),
+        floor=header.get("floor", 0),
+        purged=header.get("purged", 0),
     )
 
 
@@ -394,11 +484,56 @@ def close_snapshot(id_: int | str) -> Call[None]:
     return Call({"op": "close", "snapshot": id_}, _nothing)
 
 
+CUT = struct.Struct("<3q")
+
+
+def cut(
+    view: View,
+    stream: str,
+    pin: str | None,
+    *,
+    after: int = 0,
+    until: int | None = None,
+    shards: Sequence[int] | None = None,
+    rows: int | None = None,
+    bytes: int | None = None,
+    parts: int | None = None,
+    limit: int = 10_000,
+) -> Call[list[Cut]]:
+    header: Header = {"op": "cut"} | (
+        {"snapshot": view.id} if pin is None else {"stream": stream, "pin": pin}
+    )
+    header |= {"after": after, "until": until, "shards": None if shards is None else list(shards)}
+    header |= {"rows": rows, "bytes": bytes, "parts": parts, "limit": limit}
+    return Call(header, _cuts)
+
+
+def _cuts(header: Header, payload: memoryview) -> list[Cut]:
+    if len(payload) != CUT.size * header["pieces"]:
+        raise ValueError(f"{len(payload)} bytes for {header['pieces']} pieces")
+    return [Cut._make(piece) for piece in CUT.iter_unpack(payload)]
+
+
+def lag(stream: str, after: int | Header | None, shards: Sequence[int] | None) -> Call[Lag]:
+    header: Header = {"op": "lag", "stream": stream, "after": after}
+    if shards is not None:
+        header["shards"] = list(shards)
+    return Call(header, lambda header, _: Lag(header["rows"], header["bytes"]))
+
+
 def pins(stream: str) -> Call[list[PinInfo]]:
     return Call(
         {"op": "pins", "stream": stream},
         lambda header, _: [
-            PinInfo(one["pin"], one["sequence"], one["lease_until_ms"], one.get("bytes", 0))
+            PinInfo(
+                one["pin"],
+                one["sequence"],
+                one["lease_until_ms"],
+                one.get("bytes", 0),
+                one.get("shards", 1),
+                one.get("floor", 0),
+                one.get("purged", 0),
+            )
             for one in header["pins"]
         ],
     )
@@ -410,7 +545,10 @@ def pinned(stream: str, pin: str) -> Call[View]:
     def parse(header: Header, _payload: memoryview) -> View:
         for one in header["pins"]:
             if one["pin"] == pin:
-                return View(0, one.get("history", ""), one["sequence"], 0, 0, 0, 0)
+                return View(
+                    0, one.get("history", ""), one["sequence"], 0, 0, 0, 0, one.get("shards", 1),
+                    one.get("floor", 0), one.get("purged", 0),
+                )  # fmt: skip
         raise NotFound(reason=f"stream {stream!r} has no pin {pin!r}; make it with pin()")
 
     return Call({"op": "pins", "stream": stream}, parse)
@@ -427,8 +565,10 @@ def renew(stream: str, pin: str, lease: float) -> Call[None]:
 # Marks ------------------------------------------------------------------------------------------
 
 
-def register(stream: str, consumer: str, lease: float | None) -> Call[None]:
+def register(stream: str, consumer: str, lease: float | None, passing: bool = False) -> Call[None]:
     header: Header = {"op": "register", "stream": stream, "consumer": consumer}
+    if passing:
+        header["passing"] = True
     if lease is not None:
         header["lease_ms"] = _ms(lease)
     return Call(header, _nothing)
@@ -450,12 +590,20 @@ def move_mark(
     header: Header = {"op": "mark", "stream": stream, "consumer": consumer, "sequence": sequence}
     header["history"] = history
     if shard is not None:
-        header["shard"] = shard
-    if of is not None:
-        header["of"] = of
+        header |= {"shard": shard, "of": _of(shard, of)}
     if snapshot_end is not None:
         header["snapshot_end"] = snapshot_end
     return Call(header, _nothing)
+
+
+def _of(shard: int, of: int | None) -> int:
+    """Raises ValueError: nobody knows of how many."""
+    if of is None:
+        raise ValueError(
+            f"say of how many shards {shard} is one: of=snapshot.shards, or what the stream had when you began to "
+            "read it; it may have grown since"
+        )
+    return of
 
 
 def move_shards(

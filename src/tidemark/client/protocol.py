@@ -113,7 +113,7 @@ class Connection:
         """Ask for something; the number under which the answer comes.
 
         Raises:
-            ValueError: it is larger than the broker takes in one piece.
+            RequestTooLarge: it is larger than the broker takes in one piece.
         """
         assert self.state is State.OPEN or not self._numbers, (
             "only a hello is sent before the hello is answered"
@@ -123,9 +123,8 @@ class Connection:
         parts = encode_frame(Kind.REQUEST, number, header, payload)
         size = sum(len(part) for part in parts)
         if size > self.frame_bytes_max:
-            raise ValueError(
-                f"{header['op']} of {size} bytes is over the {self.frame_bytes_max} that the broker takes at once; "
-                "make the batch smaller"
+            raise errors.RequestTooLarge(
+                operation=str(header["op"]), size=size, size_max=self.frame_bytes_max
             )
         self._open.add(number)
         self._out += parts

@@ -14,10 +14,11 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from itertools import accumulate, pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
-from tidemark.client.errors import MarkerMismatch
+from tidemark.client.errors import MarkerMismatch, PackageMissing
 from tidemark.client.values import Bytes, Marker, Row, octets
 from tidemark.model.rows import ANY, KEY_BYTES_MAX, KEYLESS, TOMBSTONE, RowBatch, rows_digest
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HASH_MASK = (1 << 128) - 1
+ROUTING_KEY_BYTES_MAX = 255
 
 COLUMNS = ("key", "value", "deleted", "headers", "sequence", "timestamp", "shard")
 """What can be asked for, by the names that Arrow tables have."""
@@ -32,6 +34,18 @@ ROW_COLUMNS = ("key", "value", "deleted", "headers", "sequence", "timestamp")
 """What a Python row is made of."""
 HASHED = frozenset({"key", "value", "deleted", "sequence"})
 """Without one of these a marker's hash cannot be checked."""
+
+
+def package(name: str, what: str) -> Any:
+    """A package that is only needed for this.
+
+    Raises:
+        PackageMissing: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        raise PackageMissing(what=what, package=name) from None
 
 
 # Out ----------------------------------------------------------------------------------------------
@@ -77,6 +91,23 @@ class Writes:
                     self.delete(key, *more)
                 else:
                     self.put(key, value, *more)
+
+    def publish_all(self, messages: Iterable[Sequence[Any]]) -> None:
+        """Messages as (routing key, body) or (routing key, body, headers), to be persistent."""
+        for message in messages:
+            key, body, *more = message
+            if len(more) > 1:
+                raise TypeError(
+                    f"a message is (routing key, body) or (routing key, body, headers), not {len(message)} things"
+                )
+            name = octets(key)
+            if len(name) > ROUTING_KEY_BYTES_MAX:
+                raise ValueError(f"a routing key has at most {ROUTING_KEY_BYTES_MAX} bytes, not {len(name)}")
+            self._keys.append(name)
+            self._values.append(octets(body))
+            self._properties.append(properties_of(more[0] if more else None, persistent=True))
+            self._flags.append(0)
+            self._expected.append(ANY)
 
     def _put_plain(self, rows: list[Sequence[Any]]) -> bool:
         """The fast way for what most have: nothing but pairs of bytes. False: not that."""
@@ -138,13 +169,14 @@ def _with(flags: bytes | bytearray, flag: int) -> int:
     return flags.count(flag) + flags.count(TOMBSTONE | KEYLESS)
 
 
-def properties_of(headers: Mapping[str, Any] | None) -> bytes:
-    """AMQP properties with nothing but these headers; no bytes when there are none."""
+def properties_of(headers: Mapping[str, Any] | None, *, persistent: bool = False) -> bytes:
+    """AMQP properties with nothing but these headers, and `persistent`; no bytes when there are no headers."""
     if not headers:
         return b""
-    from tidemark.wire.amqp091.properties import Properties, encode_properties
+    from tidemark.wire.amqp091.properties import PERSISTENT_MODE, Properties, encode_properties
 
-    return encode_properties(Properties(headers=dict(headers)))
+    mode = PERSISTENT_MODE if persistent else None
+    return encode_properties(Properties(headers=dict(headers), delivery_mode=mode))
 
 
 def _column(parts: list[bytes]) -> tuple[bytes, bytes]:

@@ -54,6 +54,8 @@ class Receipt(NamedTuple):
     """This producer's number was stored before; nothing was stored now."""
     first: int = 0
     """The first one that the write took."""
+    taken: int = 0
+    """How many messages of queues it took (`tx.take`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,11 @@ class PinInfo(NamedTuple):
     lease_until_ms: int
     bytes_kept: int
     """What only this and other pins keep from being freed."""
+    shards: int = 1
+    """Into how many it is divided, also when the stream has grown since."""
+    floor: int = 0
+    """As in `Head`, of the moment that it shows."""
+    purged: int = 0
 
 
 class Head(NamedTuple):
@@ -109,6 +116,33 @@ class Head(NamedTuple):
     sequence: int
     shards: int
     live: int
+    number: int = 0
+    """Of the stream, for good: one that was deleted and made again has another."""
+    floor: int = 0
+    """Rows with a lower sequence were ended by retention, truncate or purge; the one right below it was. Who has read
+    less than `floor - 1` has missed some."""
+    purged: int = 0
+    """Deletes up to here are no longer told: who has read something, but less than this, may keep deleted keys."""
+
+
+class Cut(NamedTuple):
+    """A piece of a snapshot: what lies behind the piece before it, up to `until`."""
+
+    until: int
+    """The last sequence that belongs to it."""
+    rows: int
+    """Deleted ones included, exactly."""
+    bytes: int
+    """Of their values, exactly; keys are not counted."""
+
+
+class Lag(NamedTuple):
+    """What lies behind a place in a stream."""
+
+    rows: int
+    """Keys that changed since then, deleted ones included, each once."""
+    bytes: int
+    """Of their values."""
 
 
 class DiffSummary(NamedTuple):
@@ -128,6 +162,9 @@ class StreamInfo:
     tombstones: int
     last_sequence: int
     facts: Mapping[str, Any]
+    floor: int = 0
+    """As in `Head`."""
+    purged: int = 0
 
 
 def octets(value: Bytes) -> bytes:

@@ -99,6 +99,11 @@ class StreamModel:
     """Those of them whose lease has ended."""
 
     @property
+    def is_log(self) -> bool:
+        """Nothing is buried, and a delete is a row like any other."""
+        return self.arguments.get("x-stream-key") == "log"
+
+    @property
     def last_seq(self) -> int:
         return max(self.versions[-1].seq if self.versions else 0, self.steps[-1].by if self.steps else 0)
 
@@ -122,7 +127,7 @@ class StreamModel:
         for version in self.versions:
             if version.seq > at:
                 break
-            newest[version.seq if version.key is None else version.key] = version
+            newest[version.seq if version.key is None or self.is_log else version.key] = version
         floor, purged = self.ended(at)
         end = at if until is None else min(at, until)
         low, high = slots
@@ -131,12 +136,14 @@ class StreamModel:
             for seq, key, value, _ in newest.values()
             if after < seq <= end
             and seq >= floor
-            and (value is not None or seq > purged)
+            and (value is not None or seq > purged or self.is_log)
             and low <= (slot_of_seq(seq) if key is None else slot_of(key)) < high
         )
 
     def current(self, key: bytes) -> Seen | None:
         """The newest version of a key, durable or not; None if it has none."""
+        if self.is_log:
+            return None
         floor, purged = self.ended(FOREVER)
         for seq, known, value, _ in reversed(self.versions):
             if known == key:

@@ -5,14 +5,15 @@
 
 The real node (broker, streams, store, compaction, checkpoints, paging) runs over `SimDisk`. Batches over several
 streams and a queue, conditional puts, producers that send again, snapshots, pins, marks, followers that keep a
-copy, retention, time that passes: whatever is done is done to the model (`sim/stream_model.py`) too. After a crash
-the journal has kept everything up to some sequence L; the model is cut there, and then every answer must be the
-model's. What must hold beside that:
+copy, retention, time that passes, and in half of the runs truncations and rows that are staged and then copied:
+whatever is done is done to the model (`sim/stream_model.py`) too. After a crash the journal has kept everything up to
+some sequence L; the model is cut there, and then every answer must be the model's. What must hold beside that:
 
 * L is not below what was called durable, and lies inside no batch;
 * a pin that was durable is there and shows what it showed, byte for byte, with the same hash;
 * the accounts of the bank, spread over two streams, add up in every pair of snapshots;
-* nothing ends but by the rules of its stream; a follower is told of every delete, or to start over.
+* nothing ends but by the rules of its stream; a follower is told of every delete, or to start over;
+* what is copied is all of the rows that were named, or nothing when one of them is not there.
 
 Invariant: a run is a function of its seed.
 """
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from tidemark.broker.streams.commit import Batch, Committed, Move, Operation, Publish, Put
+from tidemark.broker.streams.commit import Batch, Committed, Copy, Move, Operation, Publish, Put
 from tidemark.broker.streams.core import FLAGS, KEY, SEQUENCE, VALUE, gather
 from tidemark.broker.streams.leases import GRACE_MS
 from tidemark.broker.streams.policy import SLOTS, shard_slots
@@ -44,6 +45,7 @@ from tidemark.errors import (
     HistoryGone,
     NotFound,
     PinExpired,
+    PreconditionFailed,
     StreamReset,
     TidemarkError,
 )
@@ -71,6 +73,7 @@ RULES_MS = 3000
 """After so long the rules of a stream are asked in any case."""
 PRODUCERS = ("first", "second")
 BY_HEADER = "by header"
+STAGING = "staging"
 
 KINDS: dict[str, tuple[dict[str, object], ...]] = {
     "plain": ({"x-stream-tombstone-lease": 2000}, {"x-stream-tombstone-lease": 20_000}),
@@ -120,6 +123,8 @@ WORK = {
     "break_disk": 1,
 }
 """The methods of a run, and how often each is called."""
+STAGED_WORK = WORK | {"truncate": 4, "stage": 6, "copy_staged": 8}
+"""The same of runs that stage rows: those with odd seeds."""
 
 
 class Life:
@@ -234,6 +239,9 @@ class StreamRun:
         self.size = dice.choice((1500, 3000) if self.busy else (20, 200, 1500))
         self.keys = dice.choice((3, 10, 40))
         self.skew = dice.choice((1, 3))
+        self.work = STAGED_WORK if seed % 2 else WORK
+        self.staged: deque[tuple[int, int]] = deque(maxlen=6)
+        """(first, last) sequence of puts to the staging stream."""
         self.counts: dict[str, int] = {}
         """How often what happened, for the test of the runs themselves."""
         self.streams: dict[str, StreamModel] = {}
@@ -258,7 +266,7 @@ class StreamRun:
     def run(self) -> None:
         """Raises BrokenPromise or whatever broke."""
         for _ in range(self.steps):
-            self.step(self.dice.choices(list(WORK), list(WORK.values()))[0])
+            self.step(self.dice.choices(list(self.work), list(self.work.values()))[0])
         self.crash()
         self.finish()
 
@@ -290,6 +298,8 @@ class StreamRun:
         names = [*BANK, BY_HEADER, *self.dice.sample(sorted(KINDS), self.dice.choice((1, 2, 3)))]
         for name in names:
             self._declare_stream(name)
+        if self.work is STAGED_WORK:
+            self._declare_stream(STAGING)
         session = self.life.session.session
         session.declare_queue(QUEUE, durable=True)
         session.declare_exchange("both", "fanout", durable=True)
@@ -306,7 +316,7 @@ class StreamRun:
 
     def _declare_stream(self, name: str) -> None:
         arguments = dict(self.dice.choice(KINDS.get(name, ({},))))
-        arguments["x-stream-key"] = "header:k" if name == BY_HEADER else "none"
+        arguments["x-stream-key"] = {BY_HEADER: "header:k", STAGING: "log"}.get(name, "none")
         if name in BANK:
             arguments["x-stream-tombstone-lease"] = 10_000
         self.life.session.declare(name, arguments)
@@ -433,13 +443,21 @@ class StreamRun:
             return Publish("", QUEUE, properties, row.value)
         return Publish("both", "", properties, row.value)
 
-    def _commit(self, parts: list[Part], producer: str | None = None, number: int | None = None) -> None:
+    def _commit(
+        self,
+        parts: list[Part],
+        producer: str | None = None,
+        number: int | None = None,
+        operations: list[Operation] | None = None,
+    ) -> None:
+        """Commit what the parts say; `operations` do the same in another way."""
         life, low = self.life, self.life.arena.next_seq
         duplicate = producer is not None and number is not None and number <= self.producers[producer].now
         conflict = not duplicate and any(
             self._conflicts(name, parts) for name in {part.name for part in parts if part.kind == "put"}
         )
-        operations = [self._operation(part) for part in parts]
+        if operations is None:
+            operations = [self._operation(part) for part in parts]
         try:
             committed = life.session.commit(Batch(operations, producer, number))
         except (Conflict, DiskFull) as error:
@@ -532,6 +550,119 @@ class StreamRun:
         self._turn()
         for _, seq, *_ in taken:
             self.queue[seq].taken.written_by(self.life.node.journal.last_seq)
+
+    # Staged rows -------------------------------------------------------------------------------------
+
+    def stage(self) -> None:
+        """Rows for later. Nobody but their own copy needs them."""
+        low = self.life.arena.next_seq
+        self._commit(
+            [Part("put", STAGING, [self._row(False, self.streams[STAGING]) for _ in range(self._many())])]
+        )
+        self.staged.append((low, self.streams[STAGING].versions[-1].seq))
+
+    def copy_staged(self) -> None:
+        """Some of what was staged goes into a stream, with a row of its own and perhaps a number."""
+        if not self.staged:
+            return
+        dice, session, staging = self.dice, self.life.session, self.streams[STAGING]
+        ranges = [self._a_range() for _ in range(dice.choice((1, 1, 2, 3)))]
+        shown = {row.seq: row for row in staging.visible(self.life.stream(STAGING).caught_up())}
+        wanted = [seq for first, last in ranges for seq in range(first, last + 1)]
+        rows = [shown[seq] for seq in wanted if seq in shown]
+        into = self._other_name()
+        parts = [
+            Part("put", into, [Row(key, value or b"", tombstone=value is None) for _, key, value in rows])
+        ]
+        parts.append(Part("put", into, [self._row(False, self.streams[into])]))
+        operations: list[Operation] = [Copy(STAGING, ranges, into), self._operation(parts[1])]
+        producer = dice.choice(PRODUCERS) if dice.random() < 0.5 else None
+        number = None if producer is None else self.producers[producer].now + 1
+        copier = None
+        try:
+            copier = session.copier(Batch(operations, producer, number))
+            goes_on = True
+            while goes_on:
+                goes_on = copier.step()
+                if dice.random() < 0.3:
+                    self._meanwhile()
+            operations = list(copier.batch.operations)
+            if len(rows) < len(wanted):
+                raise BrokenPromise(
+                    f"{ranges} were copied though only {len(rows)} of {len(wanted)} rows are there"
+                )
+            self._commit(parts, producer, number, operations)
+            self.count("copies")
+        except PreconditionFailed as error:
+            if len(rows) == len(wanted):
+                raise BrokenPromise(f"{ranges} are all there, but are not copied: {error}") from error
+            self.count("copies refused")
+        except PinExpired as error:
+            if "deleted" not in error.problem:
+                raise
+        finally:
+            if copier is not None:
+                copier.close()
+
+    def _a_range(self) -> tuple[int, int]:
+        """One that was staged, or a part of it, or somewhat more."""
+        first, last = self.dice.choice(self.staged)
+        return self.dice.choice(
+            (
+                (first, last),
+                (first, last),
+                (first, last),
+                (last, last),
+                (first, last + 1),
+                (max(1, first - 1), last),
+            )
+        )
+
+    def _meanwhile(self) -> None:
+        """What may happen between two slices of a copy."""
+        match self.dice.randrange(3):
+            case 0:
+                self._turn()
+            case 1:
+                self.life.node.maintain(self.now_ms, 1 << 20)
+            case 2:
+                self._truncate(STAGING)
+
+    def truncate(self) -> None:
+        self._truncate(self._other_name())
+
+    def _truncate(self, name: str) -> None:
+        """Everything up to some sequence ends, in one step or several; sometimes not all of them are made."""
+        dice, arena, model = self.dice, self.life.arena, self.streams[name]
+        newest = arena.next_seq - 1
+        upto = dice.choice((dice.randint(0, newest), dice.randint(max(0, newest - 20), newest), newest + 5))
+        try:
+            work = self.life.session.truncation(name, upto)
+        except PreconditionFailed as error:
+            if upto <= newest:
+                raise BrokenPromise(f"{name} is not truncated up to {upto} of {newest}: {error}") from error
+            return
+        if upto > newest:
+            raise BrokenPromise(f"{name} was truncated up to {upto}, but the newest sequence is {newest}")
+        look, goes_on = dice.choice((2, 10, 1 << 20)), True
+        while goes_on and dice.random() < 0.9:
+            by, ended, after = arena.next_seq, work.ended, work.position
+            goes_on = work.step(self.now_ms, look)
+            rows = [row for row in model.visible(FOREVER) if row.seq <= work.position]
+            if work.ended - ended != len(rows):
+                raise BrokenPromise(
+                    f"{work.ended - ended} rows of {name} ended, not {len(rows)} up to {work.position}"
+                )
+            if (arena.next_seq > by) != bool(rows):
+                raise BrokenPromise(
+                    f"{len(rows)} rows of {name} behind {after} ended in {arena.next_seq - by} records"
+                )
+            if rows:
+                deletes = not model.is_log and any(row.value is None for row in rows)
+                model.steps.append(Step(by, work.position + 1, max(model.purged, deletes and work.position)))
+                self.count("truncated", len(rows))
+        if work.ended:
+            self._expect(work.safe_at)
 
     # Snapshots and pins --------------------------------------------------------------------------
 
@@ -704,7 +835,12 @@ class StreamRun:
     def look_up(self) -> None:
         """Single keys."""
         name = self._name()
-        seen = {row.key: row for row in self.streams[name].visible(self.life.stream(name).caught_up())}
+        model = self.streams[name]
+        seen = (
+            {}
+            if model.is_log
+            else {row.key: row for row in model.visible(self.life.stream(name).caught_up())}
+        )
         for _ in range(3):
             key = self._key()
             row, wanted = self.life.session.get(name, key), seen.get(key)
@@ -879,7 +1015,7 @@ class StreamRun:
         model, stream = self.streams[name], self.life.stream(name)
         by, live = self.life.arena.next_seq, model.visible(FOREVER)
         count = stream.purge()
-        if count != sum(row.value is not None for row in live):
+        if count != sum(row.value is not None or model.is_log for row in live):
             raise BrokenPromise(f"{count} messages of {name} were purged")
         if live:
             model.steps.append(Step(by, by, by))
@@ -1255,7 +1391,7 @@ class StreamRun:
             if snapshot.seq < model.last_seq <= self.life.arena.shown_seq:
                 raise BrokenPromise(f"{model.name} is shown at {snapshot.seq}, and all is durable")
             newest = model.visible(FOREVER)
-            values = sum(row.value is not None for row in newest)
+            values = sum(row.value is not None or model.is_log for row in newest)
             if (stream.live, stream.tombstones) != (values, len(newest) - values):
                 raise BrokenPromise(
                     f"{model.name} counts {stream.live} and {stream.tombstones}, not {values} and "

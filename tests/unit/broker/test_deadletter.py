@@ -272,7 +272,7 @@ def test_a_message_that_cannot_be_read_any_more_ends_without_a_letter_and_is_cou
     assert held is not None
     arena, journal = channel.broker.arena, channel.broker.journal
 
-    def damaged(extent: int) -> bytes:
+    def damaged(extent: int, _room: memoryview) -> None:
         raise CorruptRecord(path="journal", offset=extent, problem="checksum")
 
     arena.pager = damaged

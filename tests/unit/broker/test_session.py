@@ -40,7 +40,9 @@ def two_sessions() -> tuple[Session, Session]:
 
 
 def test_an_unknown_vhost_is_not_allowed() -> None:
-    assert refusal(lambda: a_session(vhost="nope"), NotAllowed) == "vhost nope not found"
+    assert refusal(lambda: a_session(vhost="nope"), NotAllowed) == (
+        "vhost nope not found; make it with: tidemark ctl vhosts add nope"
+    )
 
 
 def test_a_vhost_without_any_permission_is_not_allowed() -> None:

@@ -13,6 +13,9 @@ cdef enum:
     TOMBSTONE = 4                       # as in a taken row
     FRESH = 8                           # nothing was current under its key when it came
     FORCED = 16                         # ended by retention or purge: its key slot may still lead here
+    DELETES = 32                        # in a log: its key is to be deleted elsewhere; here a row like any other
+
+    LOG = 4                             # as in `_keys_py`
 
 
 cdef struct Entry:

@@ -651,6 +651,8 @@ cdef class StreamCore(Target):
         cdef Entry *before
         cdef Entry *entry
         cdef uint64_t ordinal = self._next_ordinal
+        if self.key_kind == LOG:
+            flags = DELETES if flags & TOMBSTONE else 0
         if flags & HAS_KEY:
             known = self._slot_of(hash)
             if known == NULL or known.ordinal == NOWHERE:
@@ -1108,7 +1110,8 @@ cdef class StreamCore(Target):
                             return taken
                 row = taken.next_entry()
                 row.index, row.seq, row.loc, row.size = base + at, entry.seq, entry.loc, entry.size
-                row.flags, row.deliveries, row.spare = entry.flags & TOMBSTONE, entry.slot, 0
+                row.flags = TOMBSTONE if entry.flags & (TOMBSTONE | DELETES) else 0
+                row.deliveries, row.spare = entry.slot, 0
                 size += entry.size
                 n += 1
                 if n == count or size >= bytes_max:
@@ -1131,12 +1134,51 @@ cdef class StreamCore(Target):
                 if entry == NULL or entry.seq > end:
                     break
                 if entry.sup > snapshot and slot_low <= entry.slot < slot_end:
-                    if entry.flags & TOMBSTONE:
+                    if entry.flags & (TOMBSTONE | DELETES):
                         tombstones += 1
                     else:
                         values += 1
                     size += entry.size
         return values, tombstones, size
+
+    def cut(
+        self, uint64_t snapshot, uint64_t after, uint64_t until, uint64_t rows_max, uint64_t bytes_max,
+        uint64_t rows, uint64_t size, Py_ssize_t pieces_max, int64_t look_max,
+        uint32_t slot_low=0, uint32_t slot_end=65536, const uint8_t[::1] wanted=None,
+    ):
+        """Count what `take` would give, and cut it where a piece would have too many rows or bytes."""
+        cdef uint64_t end = min(until, snapshot), last = after
+        cdef int64_t looked = 0
+        cdef bint all_slots = wanted is None
+        cdef Cursor cursor
+        cdef Entry *entry
+        cdef list pieces = []
+        if not all_slots and wanted.shape[0] < 65536:
+            raise ValueError("a byte for each of 65536 slots")
+        self.position = max(after, end)
+        if after >= end or not self._seek(after, &cursor):
+            return pieces, rows, size
+        while True:
+            entry = self._next(&cursor)
+            if entry == NULL or entry.seq > end:
+                break
+            if looked == look_max:
+                self.position = last
+                break
+            looked += 1
+            if entry.sup > snapshot and slot_low <= entry.slot < slot_end and (
+                all_slots or wanted[entry.slot]
+            ):
+                if rows and (rows >= rows_max or size + entry.size > bytes_max):
+                    pieces.append((last, rows, size))
+                    rows = size = 0
+                    if len(pieces) >= pieces_max:
+                        self.position = last
+                        break
+                rows += 1
+                size += entry.size
+            last = entry.seq
+        return pieces, rows, size
 
     def kept(self, uint64_t snapshot):
         """Number and bytes of superseded entries that a snapshot sees: what it costs to keep."""
@@ -1444,7 +1486,6 @@ cdef class StreamCore(Target):
         cdef Page *page
         cdef Table *table
         cdef Entry *entry
-        cdef Cursor cursor
         cdef const uint64_t[::1] ordinals
         cdef bint borrowed
         (
@@ -1497,26 +1538,7 @@ cdef class StreamCore(Target):
             self._slots_used += used
             self._bytes += capacity * sizeof(Slot)
         # From here on nothing can be wrong but a place.
-        if self._seek(0, &cursor):
-            while True:
-                entry = self._next(&cursor)
-                if entry == NULL:
-                    break
-                if entry.loc >> 32 >= self.arena.table_used or (
-                    entry.loc and not self.arena.table[entry.loc >> 32].exists
-                ):
-                    raise ValueError("an entry of a stream lies in an extent that does not exist")
-        if self._seek(0, &cursor):
-            while True:
-                entry = self._next(&cursor)
-                if entry == NULL:
-                    break
-                if entry.loc:
-                    self.arena.retain_at(entry.loc, entry.size)
-                self.entries += 1
-                self._count(entry, 1)
-                if entry.flags & TOMBSTONE:
-                    self._tombstone_entries += 1
+        retain_all(self)
         self.last_seq, self.complete_from = last_seq, complete_from
         self._go_on_after(next_ordinal)
         self._slots_dead, self._forced_upto = slots_dead, forced_upto
@@ -1650,6 +1672,55 @@ cdef const uint64_t[::1] numbers_of(object part):
     if memoryview(part).nbytes % 8:
         raise ValueError("a part of a stream has the wrong length")
     return memoryview(bytes(part)).cast("Q")
+
+
+cdef struct Share:                      # what the entries of a stream hold of an extent
+    uint64_t bytes
+    uint32_t count
+
+
+cdef int retain_all(StreamCore core) except -1:
+    """Count every entry, and hold its record. Either all are held, or one of them cannot be and none is."""
+    cdef Arena arena = core.arena
+    cdef Share *shares = <Share *>calloc(arena.table_used, sizeof(Share))
+    cdef uint32_t page, at, index, extent
+    cdef Chunk *chunk
+    cdef Entry *entry
+    cdef bint wrong = False
+    if shares == NULL:
+        raise MemoryError
+    with nogil:
+        for page in range(core._page_count):
+            if core._pages[page].chunks == NULL:
+                continue
+            for at in range(core._chunks_in(page)):
+                chunk = &core._pages[page].chunks[at]
+                if chunk.entries == NULL:
+                    continue
+                for index in range(chunk.used):
+                    entry = &chunk.entries[index]
+                    if entry.flags & GONE:
+                        continue
+                    if entry.loc:
+                        if entry.loc >> 32 >= arena.table_used:
+                            wrong = True
+                            break
+                        extent = entry.loc >> 32
+                        wrong |= not arena.table[extent].exists
+                        shares[extent].count += 1
+                        shares[extent].bytes += entry.size
+                    core.entries += 1
+                    core._count(entry, 1)
+                    if entry.flags & TOMBSTONE:
+                        core._tombstone_entries += 1
+        if not wrong:
+            for extent in range(arena.table_used):
+                arena.table[extent].live += shares[extent].count
+                arena.table[extent].live_bytes += shares[extent].bytes
+    free(shares)
+    if wrong:
+        raise ValueError("an entry of a stream lies in an extent that does not exist")
+    return 0
 
 
 cdef uint8_t *adopt(object part, size_t size, bint *borrowed) except NULL:

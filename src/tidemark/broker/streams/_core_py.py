@@ -23,16 +23,24 @@ from typing import Any
 from tidemark.broker._target_py import Target
 from tidemark.model import records
 from tidemark.model._arena_py import EVERYTHING, Arena
-from tidemark.model._keys_py import DIGEST_MASK, key_of, row_digest, says_tombstone, slot_of, slot_of_seq
+from tidemark.model._keys_py import (
+    DIGEST_MASK,
+    LOG,
+    key_of,
+    row_digest,
+    says_tombstone,
+    slot_of,
+    slot_of_seq,
+)
 from tidemark.model._runs_py import Taken
 
 ROW_TOMBSTONE = 4
 """Flag of a taken row: it deletes its key."""
 
 EXAMINE_MAX = 65536
+"""How many entries of a snapshot that is gone are looked at in one call, so that nothing waits long."""
 COLD_MAX = 16
 """How many extents that are not in memory the rows of one `take` may lie in: each is read whole."""
-"""How many entries of a snapshot that is gone are looked at in one call, so that nothing waits long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,15 +51,18 @@ class Entry:
     size: int
     slot: int
     tombstone: bool
+    """It deletes its key, and goes when all have seen that."""
     key: bytes | None
     ms: int
     sup: int = EVERYTHING
+    deletes: bool = False
+    """A tombstone of a log: a row like any other, which says of its key that it is to be deleted elsewhere."""
 
 
 class StreamCore(Target):
     """The messages of one stream. `Stream` derives from it and adds what is decided once a declare."""
 
-    LAYOUT = b"stream-py-1"
+    LAYOUT = b"stream-py-2"
     """What `dump` writes; another one is not to be loaded."""
 
     def __init__(
@@ -141,6 +152,9 @@ class StreamCore(Target):
         ms = int.from_bytes(record[16:24], "little", signed=True)
         slot = slot_of_seq(seq) if key is None else slot_of(key)
         entry = Entry(self._next_ordinal, seq, loc, size, slot, tombstone, key, ms)
+        if self.key_kind == LOG:
+            key = entry.key = None
+            entry.tombstone, entry.deletes = False, tombstone
         self._next_ordinal += 1
         if key is not None:
             before = self._keys.get(key)
@@ -326,7 +340,7 @@ class StreamCore(Target):
                 if cold > COLD_MAX and len(taken):
                     self.position = entry.seq - 1
                     break
-            flags = ROW_TOMBSTONE if entry.tombstone else 0
+            flags = ROW_TOMBSTONE if entry.tombstone or entry.deletes else 0
             taken.add(entry.ordinal, entry.seq, entry.loc, entry.size, flags, entry.slot)
             size += entry.size
             if len(taken) == count or size >= bytes_max:
@@ -340,10 +354,59 @@ class StreamCore(Target):
         """How many values and tombstones `take` would give, and the bytes of their bodies."""
         values = tombstones = size = 0
         for entry in self._visible(snapshot, after, min(until, snapshot), slot_low, slot_end):
-            values += not entry.tombstone
-            tombstones += entry.tombstone
+            deletes = entry.tombstone or entry.deletes
+            values += not deletes
+            tombstones += deletes
             size += entry.size
         return values, tombstones, size
+
+    def cut(
+        self,
+        snapshot: int,
+        after: int,
+        until: int,
+        rows_max: int,
+        bytes_max: int,
+        rows: int,
+        size: int,
+        pieces_max: int,
+        look_max: int,
+        slot_low: int = 0,
+        slot_end: int = 65536,
+        wanted: bytes | bytearray | None = None,
+    ) -> tuple[list[tuple[int, int, int]], int, int]:
+        """Count what `take` would give, and cut it where a piece would have too many rows or bytes.
+
+        `rows` and `size` are what the piece has that is open; both are given back as they are at the end, behind
+        the pieces that are complete: (sequence of its last row, rows, bytes). Looks at `look_max` entries, and
+        finds `pieces_max` pieces, at most; `position` says how far it came. `wanted` has a 1 for every slot that
+        counts.
+        """
+        pieces: list[tuple[int, int, int]] = []
+        end = min(until, snapshot)
+        last, looked = after, 0
+        self.position = max(after, end)
+        for entry in self._entries.values():
+            if entry.seq <= after:
+                continue
+            if entry.seq > end:
+                break
+            if looked == look_max:
+                self.position = last
+                break
+            looked += 1
+            is_wanted = slot_low <= entry.slot < slot_end and (wanted is None or wanted[entry.slot])
+            if snapshot < entry.sup and is_wanted:
+                if rows and (rows >= rows_max or size + entry.size > bytes_max):
+                    pieces.append((last, rows, size))
+                    rows = size = 0
+                    if len(pieces) >= pieces_max:
+                        self.position = last
+                        break
+                rows += 1
+                size += entry.size
+            last = entry.seq
+        return pieces, rows, size
 
     def _visible(self, snapshot: int, after: int, end: int, slot_low: int, slot_end: int) -> Iterator[Entry]:
         for entry in self._entries.values():
@@ -434,7 +497,7 @@ class StreamCore(Target):
     def dump(self) -> list[bytes]:
         """What `load` needs to have these entries again. Who holds which snapshot is not part of it."""
         entries = [
-            (e.ordinal, e.seq, e.loc, e.size, e.slot, e.tombstone, _hex(e.key), e.ms, e.sup)
+            (e.ordinal, e.seq, e.loc, e.size, e.slot, e.tombstone, _hex(e.key), e.ms, e.sup, e.deletes)
             for e in self._entries.values()
         ]
         head = (self.last_seq, self._next_ordinal, self.complete_from)
@@ -448,9 +511,9 @@ class StreamCore(Target):
             return
         head, entries = json.loads(bytes(parts[0]))
         self.last_seq, self._next_ordinal, self.complete_from = head
-        for ordinal, seq, loc, size, slot, tombstone, key, ms, sup in entries:
+        for ordinal, seq, loc, size, slot, tombstone, key, ms, sup, deletes in entries:
             name = None if key is None else bytes.fromhex(key)
-            entry = Entry(ordinal, seq, loc, size, slot, tombstone, name, ms, sup)
+            entry = Entry(ordinal, seq, loc, size, slot, tombstone, name, ms, sup, deletes)
             self._add(entry)
             if name is not None and sup == EVERYTHING:
                 self._keys[name] = entry

@@ -1,4 +1,4 @@
-"""One batch, all or nothing: rows of several streams, messages to queues, marks, and that a producer sent it.
+"""One batch, all or nothing: rows of several streams, messages to queues and from them, marks, and who sent it.
 
 A commit first finds out all that could be in its way: who may write, whether the columns hold together, whether
 each key is at the sequence that its row expects, where messages go and whether a queue would refuse them. Then the
@@ -14,11 +14,14 @@ Invariant: an error of `commit` means that nothing has changed.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from tidemark.broker.placing import raw, run_of_one
+from tidemark.broker.deadletter import settled_bytes
+from tidemark.broker.placing import raw, run_of_one, text
 from tidemark.broker.publishing import Planned, Publishing, record_bytes_max
 from tidemark.broker.streams.core import put_rows, rows_bytes
 from tidemark.broker.streams.marks import Move as PlannedMove
@@ -26,11 +29,18 @@ from tidemark.broker.streams.marks import mark_bytes_max
 from tidemark.broker.streams.positions import Position
 from tidemark.broker.streams.stream import Stream
 from tidemark.errors import Conflict, ContentTooLarge, NotFound, PreconditionFailed
+from tidemark.model.records import Reason
 from tidemark.model.rows import ANY, RowBatch
-from tidemark.model.runs import BODY, PERSISTENT, PublishRun
+from tidemark.model.runs import BODY, DIRECT_REPLY, FLAGS, KEY, PERSISTENT, PublishRun
 
 if TYPE_CHECKING:
     from tidemark.broker.broker import Broker
+    from tidemark.broker.queue import Queue
+
+
+PLAIN = b"\x10\x00\x02"
+"""AMQP properties of a message that says nothing: persistent."""
+KEY_BYTES_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,15 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishMany:
+    """The same for many at once. Of the rows, keys are routing keys, values bodies; without properties: none."""
+
+    exchange: str
+    rows: RowBatch
+    mandatory: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     """The mark of a consumer moves with the batch."""
 
@@ -65,7 +84,37 @@ class Move:
     """`shard` is one of so many: what the stream had when the reading began. None: what it has now."""
 
 
-Operation = Put | Publish | Move
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Rows of another stream, by their sequences, as if they were put. `copies.Copier` makes puts of it."""
+
+    stream: str
+    ranges: Sequence[tuple[int, int]]
+    """First and last sequence of each."""
+    into: str
+    history: bytes | None = None
+    """Of which history these sequences are; None: the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Up to `limit` ready messages of a queue go into a stream. `takes.Taker` makes a put and a settle of it."""
+
+    queue: str
+    into: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Messages that somebody has acquired are settled with the batch, which empties `places`."""
+
+    queue: Queue
+    places: list[tuple[int, int]]
+    """(lane, index) of each."""
+
+
+Operation = Put | Publish | PublishMany | Move | Copy | Take | Settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +148,8 @@ class Commit:
         self._batch = batch
         self._streams = streams
         self._publishing = publishing
-        self._published: dict[int, tuple[PublishRun, Planned]] = {}
-        """Messages by the index of their operation."""
+        self._published: dict[int, tuple[PublishRun, list[Planned]]] = {}
+        """Messages by the index of their operation, and where each goes."""
         self._moves: dict[tuple[Stream, str], PlannedMove] = {}
 
     def commit(self, now_ms: int) -> Committed:
@@ -116,12 +165,9 @@ class Commit:
         streams, batch = self._broker.streams, self._batch
         if (batch.producer is None) != (batch.sequence is None):
             raise PreconditionFailed(reason="a producer numbers its batches: give both, or neither")
-        if batch.producer is not None and batch.sequence is not None:
-            safe_at = streams.producers.duplicate(self._vhost, batch.producer, batch.sequence)
-            if safe_at is not None:
-                known = streams.producers.known(self._vhost, batch.producer)
-                assert known is not None
-                return Committed(known.history, known.first_seq, known.last_seq, True, safe_at)
+        known = known_batch(self._broker, self._vhost, batch)
+        if known is not None:
+            return known
         need = self._plan()
         if need > self._broker.config.batch_bytes_max:
             raise ContentTooLarge(
@@ -148,8 +194,14 @@ class Commit:
                     need += self._plan_put(operation, touched)
                 case Publish():
                     need += self._plan_publish(index, operation)
+                case PublishMany():
+                    need += self._plan_publishes(index, operation)
                 case Move():
                     self._plan_move(operation)
+                case Settle():
+                    need += self._plan_settle(operation)
+                case Copy() | Take():
+                    raise AssertionError("what is copied or taken must be read first, by a Copier")
         self._check_room_in_queues()
         for (_, consumer), move in self._moves.items():
             need += mark_bytes_max(consumer, len(move.points))
@@ -180,20 +232,96 @@ class Commit:
             priority=priority,
             ttl_ms=ttl_ms,
         )
-        planned = self._publishing.plan(run, 0)
-        if not planned.queues and message.mandatory:
-            raise NotFound(
-                reason=f"no queue gets messages of exchange '{message.exchange}' in vhost '{self._vhost}' with "
-                f"the key '{message.key}'; nothing of the batch was stored"
+        return self._plan_run(index, run, message.exchange, message.mandatory)
+
+    def _plan_publishes(self, index: int, messages: PublishMany) -> int:
+        rows = messages.rows
+        try:
+            rows.check()
+        except ValueError as problem:
+            raise PreconditionFailed(
+                reason=f"messages for exchange '{messages.exchange}' that cannot be: {problem}"
+            ) from None
+        return self._plan_run(index, self._run_of(messages), messages.exchange, messages.mandatory)
+
+    def _run_of(self, messages: PublishMany) -> PublishRun:
+        """All of the messages as one run over one copy of their bytes."""
+        rows, exchange = messages.rows, raw(messages.exchange)
+        assert rows.values is not None
+        plain = self._broker.content.describe(PLAIN)
+        nothing = bytes(4 * (rows.count + 1)), b""
+        columns = [rows.keys or nothing, rows.properties or nothing, rows.values]
+        parts = [exchange, PLAIN, *(bytes(data) for _, data in columns)]
+        starts = list(accumulate(map(len, parts), initial=0))
+        run = PublishRun(0, b"".join(parts))
+        keys, properties, bodies = (
+            [start + offset for offset in array("i", bytes(offsets))]
+            for start, (offsets, _) in zip(starts[2:], columns, strict=False)
+        )
+        for row in range(rows.count):
+            told, length = properties[row], properties[row + 1] - properties[row]
+            flags, priority, ttl_ms = plain
+            if length:
+                flags, priority, ttl_ms = self._broker.content.describe(bytes(run.data[told : told + length]))
+            else:
+                told, length = starts[1], len(PLAIN)
+            run.add(
+                (0, len(exchange)),
+                (keys[row], keys[row + 1] - keys[row]),
+                (told, length),
+                (bodies[row], bodies[row + 1] - bodies[row]),
+                flags | PERSISTENT,
+                priority,
+                ttl_ms,
             )
-        self._published[index] = run, planned
-        return record_bytes_max(run, 0, planned) + self._publishing.producer_bytes_max(planned)
+        return run
+
+    def _plan_run(self, index: int, run: PublishRun, exchange: str, mandatory: bool) -> int:
+        """Where each message of a run goes.
+
+        Raises:
+            NotFound: no queue wants one of them.
+            PreconditionFailed: it has a property that cannot be.
+        """
+        need, found = 0, []
+        for row in range(len(run)):
+            key_size = run.number(row, KEY + 1)
+            if key_size > KEY_BYTES_MAX:
+                raise PreconditionFailed(
+                    reason=f"a routing key has at most {KEY_BYTES_MAX} bytes, this one {key_size}"
+                )
+            if run.number(row, FLAGS) & DIRECT_REPLY:
+                raise PreconditionFailed(
+                    reason="a message of a batch cannot be answered directly; name a queue in reply-to"
+                )
+            planned = self._publishing.plan(run, row)
+            if not planned.queues and mandatory:
+                raise NotFound(
+                    reason=f"no queue gets messages of exchange '{exchange}' in vhost '{self._vhost}' with "
+                    f"the key '{text(run.part(row, KEY))}'; nothing of the batch was stored"
+                )
+            need += record_bytes_max(run, row, planned) + self._publishing.producer_bytes_max(planned)
+            found.append(planned)
+        self._published[index] = run, found
+        return need
+
+    def _plan_settle(self, settle: Settle) -> int:
+        queue = settle.queue
+        if queue.deleted:
+            raise NotFound(reason=f"queue '{queue.name}' was deleted; nothing of the batch was stored")
+        # What an earlier turn found no room for goes first: it must not push ours into another frame.
+        queue.flush_all()
+        return settled_bytes(len(settle.places)) if queue.durable else 0
 
     def _check_room_in_queues(self) -> None:
         coming: dict[object, tuple[int, int]] = {}
-        for run, planned in self._published.values():
-            size = run.number(0, BODY + 1)
-            for queue in planned.queues:
+        messages = (
+            (run.number(row, BODY + 1), planned.queues)
+            for run, each in self._published.values()
+            for row, planned in enumerate(each)
+        )
+        for size, queues in messages:
+            for queue in queues:
                 if queue.guarded:
                     count, before = coming.get(queue, (0, 0))
                     coming[queue] = count + 1, before + size
@@ -221,9 +349,16 @@ class Commit:
             if isinstance(operation, Put) and operation.rows.count:
                 at, last = put_rows(self._streams[operation.stream], journal, operation.rows, now_ms, b"")
                 first = first or at
-            elif isinstance(operation, Publish):
+            elif isinstance(operation, Publish | PublishMany):
                 result = self._publishing.publish(self._published[index][0], now_ms)
                 assert result.error is None and not result.refused
+            elif isinstance(operation, Settle):
+                queue = operation.queue
+                for lane, index in operation.places:
+                    queue.settle(lane, index)
+                queue.delivered += len(operation.places)
+                queue.flush(Reason.ACCEPTED)
+                operation.places.clear()
         marks = [stream.marks.made(move, now_ms) for (stream, _), move in self._moves.items()]
         if marks:
             safe_at = streams.state.put_all([mark.encoded() for mark in marks], now_ms)
@@ -233,6 +368,23 @@ class Commit:
         if batch.producer is not None and batch.sequence is not None:
             streams.producers.note(self._vhost, batch.producer, batch.sequence, first, now_ms, last)
         return Committed(streams.history, first, last, False, journal.last_seq)
+
+
+def known_batch(broker: Broker, vhost: str, batch: Batch) -> Committed | None:
+    """What was answered to the batch with this number; None: it is new, or has no number.
+
+    Raises:
+        PreconditionFailed: a number that cannot be.
+    """
+    if batch.producer is None or batch.sequence is None:
+        return None
+    producers = broker.streams.producers
+    safe_at = producers.duplicate(vhost, batch.producer, batch.sequence)
+    if safe_at is None:
+        return None
+    known = producers.known(vhost, batch.producer)
+    assert known is not None
+    return Committed(known.history, known.first_seq, known.last_seq, True, safe_at)
 
 
 def _check_expected(stream: Stream, rows: RowBatch, touched: dict[bytes, bool]) -> None:

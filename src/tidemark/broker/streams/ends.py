@@ -47,6 +47,10 @@ class Ends:
     def last(self) -> Step:
         return self.steps[-1] if self.steps else NOTHING
 
+    def at(self, seq: int) -> Step:
+        """What had ended for a snapshot at this sequence; `by` is 0 when nothing had."""
+        return next((step for step in reversed(self.steps) if step.by <= seq), NOTHING)
+
     def key(self) -> bytes:
         return state.key("stream", self._stream.number)
 

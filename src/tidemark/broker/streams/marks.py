@@ -10,7 +10,8 @@ A move is judged when it is made, and the record of a mark lies behind all that 
 branch for as long as it exists: its history is the present one.
 
 A *registered* consumer has a lease, renewed by every move. While it lasts, tombstones behind its mark stay.
-When it ends, that is written down; the mark stays where it is, and registers again when it moves.
+When it ends, that is written down; the mark stays where it is, and registers again when it moves. A consumer that is not
+known to come back, because its name was made up for one run, is registered as *passing*: its mark goes with the lease.
 
 Moves that somebody waits for are written at once. The others are merged, one record a consumer, and written
 some milliseconds later (`Streams.flush`).
@@ -52,7 +53,9 @@ NOWHERE = Point(0, 0, 0)
 class Mark:
     """One consumer of a stream. Who gets one from outside reads it only."""
 
-    __slots__ = ("consumer", "expired", "history", "lease_ms", "marks", "points", "safe_at", "until_ms")
+    __slots__ = (
+        "consumer", "expired", "history", "lease_ms", "marks", "passing", "points", "safe_at", "until_ms"
+    )  # fmt: skip
 
     def __init__(self, marks: Marks, consumer: str) -> None:
         self.marks = marks
@@ -64,6 +67,8 @@ class Mark:
         """0: it is not registered."""
         self.until_ms = 0
         self.expired = False
+        self.passing = False
+        """It goes when its lease ends."""
         self.safe_at = 0
         """The sequence of its last record."""
 
@@ -101,6 +106,9 @@ class Mark:
         return bool(self.lease_ms) and not self.expired and self.marks.by_name.get(self.consumer) is self
 
     def lease_ended(self, now_ms: int) -> None:
+        if self.passing:
+            self.marks.unregister(self.consumer, now_ms)
+            return
         self.expired = True
         try:
             self.marks.write([self], now_ms)
@@ -114,7 +122,8 @@ class Mark:
         points = ",".join(f"[{seq},{end},{start}]" for seq, end, start in self.points)
         lease = f',"l":{self.lease_ms},"u":{self.until_ms}' if self.lease_ms else ""
         expired = ',"x":1' if self.expired else ""
-        body = f'{{"h":"{self.history.hex()}","p":[{points}]{lease}{expired}}}'
+        passing = ',"f":1' if self.passing else ""
+        body = f'{{"h":"{self.history.hex()}","p":[{points}]{lease}{expired}{passing}}}'
         return self.marks.key(self.consumer), body.encode()
 
 
@@ -171,8 +180,10 @@ class Marks:
 
     # Changing ------------------------------------------------------------------------------
 
-    def register(self, consumer: str, lease_ms: int | None, now_ms: int) -> int:
-        """Keep tombstones for this consumer from now on. Returns the sequence to wait for.
+    def register(self, consumer: str, lease_ms: int | None, now_ms: int, passing: bool = False) -> int:
+        """Keep tombstones for this consumer from now on; with `passing` its mark goes when the lease ends.
+
+        Returns the sequence to wait for.
 
         Raises:
             PreconditionFailed: a name or a lease that cannot be.
@@ -181,12 +192,12 @@ class Marks:
         if not 0 < lease_ms <= LEASE_MS_MAX:
             raise PreconditionFailed(reason=f"a lease of {lease_ms} ms is not possible")
         mark = self.by_name.get(consumer) or self._new(consumer)
-        before, was_leased = (mark.lease_ms, mark.until_ms, mark.expired), mark.leased()
-        mark.lease_ms, mark.until_ms, mark.expired = lease_ms, now_ms + lease_ms, False
+        before, was_leased = (mark.lease_ms, mark.until_ms, mark.expired, mark.passing), mark.leased()
+        mark.lease_ms, mark.until_ms, mark.expired, mark.passing = lease_ms, now_ms + lease_ms, False, passing
         try:
             seq = self.write([mark], now_ms)
         except BaseException:
-            mark.lease_ms, mark.until_ms, mark.expired = before
+            mark.lease_ms, mark.until_ms, mark.expired, mark.passing = before
             raise
         self.by_name[consumer] = mark
         if not was_leased:
@@ -361,7 +372,7 @@ class Marks:
         mark.history = self._stream.broker.streams.history
         mark.points = tuple(Point(*point) for point in body["p"])
         mark.lease_ms, mark.until_ms = body.get("l", 0), body.get("u", 0)
-        mark.expired, mark.safe_at = bool(body.get("x")), seq
+        mark.expired, mark.passing, mark.safe_at = bool(body.get("x")), bool(body.get("f")), seq
         self.by_name[consumer] = mark
         if mark.leased():
             self._leased(mark)

@@ -40,6 +40,9 @@ class PinStatistics:
     messages_kept: int
     bytes_kept: int
     """What this pin sees and nobody would keep without pins and snapshots. Pins may share it."""
+    floor: int
+    """What is below had ended when it was made; see `StreamStatistics.floor`."""
+    purged: int
 
 
 class Pin:
@@ -158,7 +161,12 @@ class Pins:
         found = []
         for pin in self.by_name.values():
             count, size = self._stream.kept(pin.seq)
-            found.append(PinStatistics(pin.name, pin.seq, pin.history, pin.shards, pin.until_ms, count, size))
+            floor, purged, _ = self._stream.ends.at(pin.seq)
+            found.append(
+                PinStatistics(
+                    pin.name, pin.seq, pin.history, pin.shards, pin.until_ms, count, size, floor, purged
+                )
+            )
         return found
 
     # Records -------------------------------------------------------------------------------

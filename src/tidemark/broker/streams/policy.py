@@ -25,7 +25,12 @@ TOMBSTONE_LEASE_MS = 7 * 86_400_000
 NAME_BYTES_MAX = 255
 """Longest name of a consumer, a pin or a producer."""
 
-_RULES = {"none": keys.NO_KEY, "routing-key": keys.ROUTING_KEY, "message-id": keys.MESSAGE_ID}
+_RULES = {
+    "none": keys.NO_KEY,
+    "log": keys.LOG,
+    "routing-key": keys.ROUTING_KEY,
+    "message-id": keys.MESSAGE_ID,
+}
 _HEADER = "header:"
 
 
@@ -43,6 +48,11 @@ class StreamPolicy(QueuePolicy):
     """How long versions that were superseded can still be seen by a snapshot of the past."""
     pin_bytes_max: int | None = None
     """How much snapshots and pins may keep of what was superseded; with a history, each on its own."""
+
+    @property
+    def is_log(self) -> bool:
+        """Every row stays, whatever its key."""
+        return self.key_kind == keys.LOG
 
     @property
     def key_rule(self) -> str:
@@ -145,7 +155,7 @@ def _key(value: Any) -> dict[str, Any]:
         return {"key_kind": _RULES[rule]}
     name = rule.removeprefix(_HEADER).encode("utf-8", "surrogateescape")
     if not rule.startswith(_HEADER) or not 0 < len(name) <= 255:
-        raise _Unfit("\"expected 'none', 'routing-key', 'message-id' or 'header:<name>'\"")
+        raise _Unfit("\"expected 'none', 'log', 'routing-key', 'message-id' or 'header:<name>'\"")
     return {"key_kind": keys.HEADER, "key_name": name}
 
 
@@ -159,7 +169,7 @@ def _shards(value: Any) -> dict[str, Any]:
 def _age(value: Any) -> dict[str, Any]:
     age_ms = interval_ms(_text(value))
     if not age_ms:
-        raise _Unfit("invalid_max_age")
+        raise _Unfit("invalid_max_age; write a number and Y, M, D, h, m or s: '7D', '12h'")
     return {"age_ms_max": age_ms}
 
 

@@ -6,7 +6,7 @@ or neither. A batch that comes with that number or a lower one was stored alread
 with the place of the last batch and when that is safe.
 
 At most `broker.producers_max` producers are remembered. Of more, those go that have not committed for the longest;
-should one of these send an old batch again, it is stored again. A user who has more than a tenth of all makes room
+should one of these send an old batch again, it is stored again. One that is done says so (`forget`). A user who has more than a tenth of all makes room
 among his own, so that nobody can have those of others forgotten.
 
 Invariant: `last` of a producer never falls while it is remembered.
@@ -104,6 +104,18 @@ class Producers:
         safe_at = self._state.put_all(changes, now_ms)
         self._remember((vhost, name), Producer(number, history, first_seq, last_seq, safe_at))
         return safe_at
+
+    def forget(self, vhost: str, name: str, now_ms: int) -> int:
+        """A producer is done for good. Returns the sequence to wait for; 0: it was not known.
+
+        Raises:
+            StoreError: the journal takes nothing now; it is remembered.
+        """
+        if (vhost, name) not in self._known:
+            return 0
+        seq = self._state.write([(self.key(vhost, name), None)], now_ms)
+        self._forget((vhost, name))
+        return seq
 
     def _remember(self, key: tuple[str, str], producer: Producer) -> None:
         own = self._owned.setdefault(_owner(*key), OrderedDict())

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from tidemark.broker.access import Permission
 from tidemark.broker.arguments import check_equivalent, is_stream
 from tidemark.broker.publishing import Publishing
-from tidemark.broker.streams.commit import Batch, Commit, Committed, Publish, Put
+from tidemark.broker.streams.commit import Batch, Commit, Committed, Copy, Move, Put, known_batch
+from tidemark.broker.streams.copies import Copier
 from tidemark.broker.streams.core import FLAGS, KEY, PROPERTIES, SEQUENCE, TIMESTAMP, VALUE, gather
 from tidemark.broker.streams.marks import Mark
 from tidemark.broker.streams.pins import PinStatistics
@@ -27,6 +28,7 @@ from tidemark.broker.streams.producers import scoped
 from tidemark.broker.streams.reader import Offset, Reader, checked_after, open_reader
 from tidemark.broker.streams.snapshots import Snapshot
 from tidemark.broker.streams.stream import Stream, StreamStatistics
+from tidemark.broker.streams.truncation import Truncation
 from tidemark.errors import HistoryGone, NotAStream, NotFound, PreconditionFailed
 from tidemark.model.rows import Row
 from tidemark.model.runs import Taken
@@ -34,8 +36,9 @@ from tidemark.model.runs import Taken
 if TYPE_CHECKING:
     from tidemark.broker.session import Session
 
-At = int | str | None
-"""A snapshot of when: now (None), at a sequence, or "time:<ms since 1970>"."""
+ROWS_MAX = 1 << 30
+At = int | Position | str | None
+"""A snapshot of when: now (None), at a sequence or position, or "time:<ms since 1970>"."""
 
 
 class StreamSession:
@@ -98,6 +101,18 @@ class StreamSession:
         stream = self.stream(name, "read")
         return stream.purge(), stream.ends.last.by
 
+    def truncation(self, name: str, upto: int | Position | None, *, tell: bool = False) -> Truncation:
+        """Ends all up to a sequence, or all that is there, step by step. See `Truncation`.
+
+        Raises:
+            LostBranch, StreamReset: that position is not on our branch.
+            AccessRefused, NotFound, NotAStream, PreconditionFailed
+        """
+        stream = self.stream(name, "read")
+        return Truncation(
+            stream, stream.check_position(upto) if isinstance(upto, Position) else upto, tell=tell
+        )
+
     def names(self) -> list[str]:
         """The streams of the virtual host that this user may read."""
         access, vhost = self.broker.access, self.session.vhost
@@ -125,7 +140,7 @@ class StreamSession:
         streams: dict[str, Stream] = {}
         allowed = set()
         for operation in batch.operations:
-            if isinstance(operation, Publish):
+            if not isinstance(operation, Put | Move):
                 continue
             permission: Permission = "write" if isinstance(operation, Put) else "read"
             if (operation.stream, permission) not in allowed:
@@ -133,14 +148,37 @@ class StreamSession:
                 allowed.add((operation.stream, permission))
         if self._publishing is None:
             self._publishing = self.session.publishing(None)  # type: ignore[arg-type]
-        if batch.producer is not None:
-            if not batch.operations:
-                raise PreconditionFailed(
-                    reason="an empty batch has no number; put something, or name no producer"
-                )
-            batch = replace(batch, producer=scoped(self.session.user, batch.producer))
-        vhost = self.session.vhost.name
+        batch, vhost = self._scoped(batch), self.session.vhost.name
         return Commit(self.broker, vhost, batch, streams, self._publishing).commit(self.broker.now_ms)
+
+    def _scoped(self, batch: Batch) -> Batch:
+        """The batch with the name of its producer as it is known here."""
+        if batch.producer is None:
+            return batch
+        if not batch.operations:
+            raise PreconditionFailed(
+                reason="an empty batch has no number; put something, or name no producer"
+            )
+        return replace(batch, producer=scoped(self.session.user, batch.producer))
+
+    def known(self, batch: Batch) -> Committed | None:
+        """What was answered to the batch with this number; None: it is new, or has no number.
+
+        Raises:
+            PreconditionFailed: a number or a name that cannot be.
+        """
+        return known_batch(self.broker, self.session.vhost.name, self._scoped(batch))
+
+    def copier(self, batch: Batch, rows_max: int = ROWS_MAX, taken_max: int = ROWS_MAX) -> Copier:
+        """Reads what the batch copies and takes, step by step; then its `batch` can be committed.
+
+        Raises:
+            AccessRefused, NotFound, NotAStream: a stream that the user may not read, or not write to.
+            what `Copier` raises
+        """
+        for name in {operation.into for operation in batch.operations if isinstance(operation, Copy)}:
+            self.stream(name, "write")
+        return Copier(self, batch, rows_max, taken_max)
 
     def producer_last(self, producer: str) -> int:
         """The number of the last batch of a producer of this user; 0 when it is not known."""
@@ -154,6 +192,20 @@ class StreamSession:
         """
         known = self.streams.producers.known(self.session.vhost.name, scoped(self.session.user, producer))
         return (0, 0) if known is None else (known.last, known.safe_at)
+
+    def forget_producer(self, producer: str) -> int:
+        """A producer of this user is done for good. Returns the sequence to wait for.
+
+        Raises:
+            PreconditionFailed: a name that cannot be.
+            StoreError: the journal takes nothing now.
+        """
+        name = scoped(self.session.user, producer)
+        # Of one that is not there nothing is written; but that it went may not be on the disk yet.
+        return (
+            self.streams.producers.forget(self.session.vhost.name, name, self.broker.now_ms)
+            or self.broker.journal.last_seq
+        )
 
     # Reading -------------------------------------------------------------------------------------
 
@@ -191,6 +243,8 @@ class StreamSession:
                     reason=f"{at!r} is no moment; write 'time:<milliseconds since 1970>'"
                 )
             return self._seq_at_time(stream, int(ms))
+        if isinstance(at, Position):
+            at = stream.check_position(at)
         if not 0 <= at <= boundary:
             raise PreconditionFailed(
                 reason=f"stream '{stream.name}' is at sequence {boundary}; it cannot be shown at {at}"
@@ -208,6 +262,15 @@ class StreamSession:
         if at < stream.oldest_snapshot:
             raise HistoryGone(stream=stream.name, seq=at, oldest=stream.oldest_snapshot)
         return at
+
+    def lagging(self, name: str) -> Snapshot:
+        """What is shown now, to be counted (`cuts.Cutter`) from anywhere: whether that can be read is not asked.
+
+        Raises:
+            AccessRefused, NotFound, NotAStream
+        """
+        stream = self.stream(name, "read")
+        return Snapshot(stream, stream.caught_up())
 
     def diff(self, name: str, a: int | Position, b: At = None) -> Snapshot:
         """What changed between two points: rows changed, and tombstones of keys that were deleted.
@@ -268,10 +331,13 @@ class StreamSession:
 
     # Marks ---------------------------------------------------------------------------------------
 
-    def register(self, name: str, consumer: str, lease_ms: int | None = None) -> int:
+    def register(
+        self, name: str, consumer: str, lease_ms: int | None = None, *, passing: bool = False
+    ) -> int:
         """Keep deletes for this consumer until it has passed them, or its lease ends without a move.
 
-        Without `lease_ms` it keeps the lease that it has; a new one gets the stream's.
+        Without `lease_ms` it keeps the lease that it has; a new one gets the stream's. With `passing` its mark goes
+        with the lease, else it stays.
 
         Raises:
             AccessRefused, NotFound, NotAStream, PreconditionFailed, StoreError
@@ -280,7 +346,7 @@ class StreamSession:
         known = marks.by_name.get(consumer)
         if lease_ms is None and known is not None and known.lease_ms:
             lease_ms = known.lease_ms
-        return marks.register(consumer, lease_ms, self.broker.now_ms)
+        return marks.register(consumer, lease_ms, self.broker.now_ms, passing)
 
     def unregister(self, name: str, consumer: str) -> int:
         """Forget a consumer and its mark. Raises AccessRefused, NotFound, NotAStream, StoreError."""

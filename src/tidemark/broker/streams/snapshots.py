@@ -85,6 +85,11 @@ class Slots:
             ranges.append((low, end))
         return cls(ranges)
 
+    @property
+    def wanted(self) -> bytearray | bytes | None:
+        """A 1 for each slot that is among them, where there are gaps; None: all from `low` to `end` are."""
+        return self._wanted if len(self.ranges) > 1 else None
+
     def chosen(self, taken: Taken) -> Taken:
         """The rows of these slots, of rows between the lowest and the highest."""
         if len(self.ranges) == 1:
@@ -172,6 +177,30 @@ class Snapshot:
                 found[at] += number
         return found[0], found[1], found[2]
 
+    def cut(
+        self,
+        after: int,
+        until: int,
+        slots: Slots,
+        rows_max: int,
+        bytes_max: int,
+        open_piece: tuple[int, int],
+        pieces_max: int,
+        look_max: int,
+    ) -> tuple[list[tuple[int, int, int]], int, int]:
+        """One step of `cuts.Cutter`; see `StreamCore.cut`. `position` is how far it came.
+
+        Raises:
+            PinExpired: the snapshot was closed by us; the problem says why.
+        """
+        stream = self._checked()
+        found = stream.cut(
+            self.seq, after, until, rows_max, bytes_max, *open_piece, pieces_max, look_max,
+            slots.low, slots.end, slots.wanted,
+        )  # fmt: skip
+        self.position = stream.position
+        return found
+
     def _checked(self) -> Stream:
         if self._problem is not None:
             name = self.pin.name if self.pin else ""
@@ -187,7 +216,8 @@ class Snapshot:
         """Add rows that were read to the marker."""
         stream = self.stream
         # Where nothing is deleted or superseded there is no tombstone to count.
-        deleted = sum(1 for row in taken if row[4] & ROW_TOMBSTONE) if stream.tombstones or stream.held else 0
+        maybe = stream.tombstones or stream.held or stream.policy.is_log
+        deleted = sum(1 for row in taken if row[4] & ROW_TOMBSTONE) if maybe else 0
         self._count += len(taken) - deleted
         self._tombstones += deleted
         if digest:

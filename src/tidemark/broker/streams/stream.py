@@ -64,7 +64,7 @@ class StreamStatistics:
     boundary: int
     """Snapshots are taken here."""
     floor: int
-    """Retention has ended what is below."""
+    """What is below has ended by retention, truncate or purge; the one right below it has, read or not."""
     purged: int
     """Deletes up to here are no longer told."""
     oldest_snapshot: int
@@ -234,6 +234,14 @@ class Stream(StreamCore):
         if 0 < after < purged:
             raise StreamReset(stream=self.name, seq=after, purged=purged)
 
+    def behind(self, after: int) -> tuple[int, int] | None:
+        """Rows and bytes of values that are shown behind `after`, when that is known at once; else None."""
+        if after >= self.boundary:
+            return 0, 0
+        if after < self.first_seq and not self.held and self.boundary >= self.last_seq:
+            return self.live + self.tombstones, self.live_bytes
+        return None
+
     def shard_slots(self, shard: int) -> tuple[int, int]:
         """The slots of one shard, as (first, end)."""
         return shard_slots(shard, self.policy.shards)
@@ -349,7 +357,7 @@ class Stream(StreamCore):
         count = self.live
         if self.live + self.tombstones:
             by = self.arena.next_seq  # the record of the purge itself
-            self.ends.advance(self.broker.now_ms, floor=by, purged=by)
+            self.ends.advance(self.broker.now_ms, floor=self.last_seq + 1, purged=by)
         return count
 
     def respecified(self, spec: QueueSpec) -> None:

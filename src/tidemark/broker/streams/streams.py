@@ -26,6 +26,7 @@ from tidemark.broker.streams.positions import (
 )
 from tidemark.broker.streams.producers import Producers, parse_key
 from tidemark.broker.streams.retention import Timeline
+from tidemark.broker.streams.room import Room
 from tidemark.broker.streams.state import Change, State
 from tidemark.errors import CorruptRecord, PreconditionFailed, StoreError
 
@@ -45,6 +46,8 @@ class Streams:
         """Keys are hashed with it, so that nobody can make two that fall together."""
         self.state = State(broker.arena, broker.journal, self.secret)
         self.producers = Producers(self.state, broker.config.producers_max)
+        self.room = Room(broker.config.batch_bytes_max)
+        """Of commits that are being read."""
         self.leases = Leases()
         self.timeline = Timeline()
         self.hidden: dict[Stream, None] = {}

@@ -9,6 +9,7 @@ from array import array
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
+from tidemark.broker.streams.commit import Operation, PublishMany
 from tidemark.errors import ContentTooLarge, SyntaxFault
 from tidemark.frontend.stream.config import StreamConfig
 from tidemark.frontend.stream.fields import Fields
@@ -131,6 +132,25 @@ def decode(fields: Fields, payload: Buffer, allowance: Allowance) -> list[RowBat
     if batch.properties is not None:
         _check_properties(batch.properties)
     return [batch]
+
+
+def messages(
+    exchange: str, fields: Fields, payload: Buffer, allowance: Allowance, mandatory: bool
+) -> list[Operation]:
+    """Many messages to one exchange, as rows: keys are routing keys, values bodies. Each counts as a slow row.
+
+    Raises:
+        SyntaxFault
+        ContentTooLarge: more than one request may bring.
+    """
+    found: list[Operation] = []
+    for batch in decode(fields, payload, allowance):
+        if batch.expected is not None:
+            raise fields.wrong("columns", "keys, values and properties: messages have no conditions")
+        if batch.properties is None:
+            allowance.rows(0, batch.count)
+        found.append(PublishMany(exchange, batch, mandatory))
+    return found
 
 
 def _check_properties(column: Column) -> None:

@@ -12,8 +12,9 @@ no sense and an exception that nobody expected end the connection with a GOODBYE
 
 Back-pressure: works rest while `output_bytes_max` wait to be sent or the socket is full. Requests are taken one by
 one while there is room for their answers, and only so many in a turn: the bytes of the others wait, and the socket
-is not read meanwhile. While publishers must wait, puts are kept in their order, refused when that takes too long,
-and nothing more is taken when they hold `kept_bytes_max`.
+is not read meanwhile. While publishers must wait, or a commit before them is still being read from the disk, puts are
+kept in their order, refused when that takes too long, and nothing more is taken when they and what that commit has read
+hold `kept_bytes_max`.
 
 Invariant: once `closed` is True the connection holds nothing of the broker: no session, snapshot or reader.
 """
@@ -75,6 +76,8 @@ class Kept:
     payload: bytes
     until_ms: int
     reason: TidemarkError
+    behind_work: bool = False
+    """It only waits for a write that takes several turns."""
 
     @property
     def size(self) -> int:
@@ -104,6 +107,8 @@ class StreamConnection:
         self._journal_waits: deque[tuple[int, int, Mapping[str, Any]]] = deque()
         self._catalog_waits: deque[tuple[int, int, Mapping[str, Any]]] = deque()
         """(sequence to wait for, request, answer), in the order of the requests."""
+        self._writing: Work | None = None
+        """A write that takes several turns. Those after it are kept."""
         self._kept: deque[Kept] = deque()
         self._kept_bytes = 0
         self._blocked: str | None = None
@@ -150,6 +155,8 @@ class StreamConnection:
     def _has_room(self) -> bool:
         """Whether another frame may be taken: not while too much waits to be sent, or to be put."""
         held = self._kept_bytes + (self._reader.partial_bytes if self._blocked is not None else 0)
+        if self._writing is not None:
+            held += self._writing.held_bytes
         return (
             held <= self.config.kept_bytes_max
             and self._out_bytes <= UNREAD_FACTOR * self.config.output_bytes_max
@@ -190,8 +197,9 @@ class StreamConnection:
             return
         self._open[number] = None
         op = frame.header.get("op")
-        if (self._blocked is not None or self._kept) and isinstance(op, str) and op in WRITES:
-            why = self._blocked or "puts before this one wait"
+        waits = self._blocked is not None or self._kept or self._writing is not None
+        if waits and isinstance(op, str) and op in WRITES:
+            why = self._blocked or "writes before this one wait"
             self._keep(
                 frame,
                 PublishersBlocked(
@@ -293,6 +301,9 @@ class StreamConnection:
     def answer_when_durable(
         self, request: int, header: Mapping[str, Any], *, journal: int = 0, catalog: int = 0
     ) -> None:
+        if self._open.get(request) is not None:
+            self._over(request)
+            self._open[request] = None
         if journal > self.services.journal_durable():
             self._journal_waits.append((journal, request, header))
         elif catalog > self.services.catalog_durable():
@@ -304,6 +315,8 @@ class StreamConnection:
 
     def begin(self, work: Work) -> None:
         self._open[work.request] = work
+        if work.writes:
+            self._writing = work
         self.wake(work)
         if work.awaits_disk:
             self.services.waiting(self)
@@ -326,11 +339,24 @@ class StreamConnection:
     def works(self) -> list[Work]:
         return [work for work in self._open.values() if work is not None]
 
+    @property
+    def blocked(self) -> str | None:
+        return self._blocked
+
     def _forget(self, request: int) -> None:
-        work = self._open.pop(request, None)
-        if work is not None:
-            self._ready.pop(work, None)
-            work.close()
+        self._over(request)
+        self._open.pop(request, None)
+
+    def _over(self, request: int) -> None:
+        """If the request is work, then not any more."""
+        work = self._open.get(request)
+        if work is None:
+            return
+        self._ready.pop(work, None)
+        if self._writing is work:
+            self._writing = None
+            self.services.touched(self)  # those after it may go on
+        work.close()
 
     # Puts that wait ----------------------------------------------------------------------------------
 
@@ -338,6 +364,7 @@ class StreamConnection:
         """Publishers must wait: so does this put, and every one after it."""
         until_ms = self.services.now_ms + self.config.blocked_s_max * 1000
         kept = Kept(frame.request, bytes(frame.text), bytes(frame.payload), until_ms, reason)
+        kept.behind_work = self._writing is not None or bool(self._kept and self._kept[-1].behind_work)
         self._kept_bytes += kept.size
         self._kept.append(kept)
 
@@ -345,7 +372,7 @@ class StreamConnection:
         """Puts that waited, in their order, until one must wait again."""
         kept, self._kept = self._kept, deque()
         self._kept_bytes = 0
-        while kept and not self._kept:
+        while kept and not self._kept and self._writing is None:
             one = kept.popleft()
             text = memoryview(one.header)
             self._perform(
@@ -354,6 +381,7 @@ class StreamConnection:
             if self._kept:
                 self._kept[0].until_ms = one.until_ms
         for one in kept:
+            one.behind_work = one.behind_work or self._writing is not None
             self._kept_bytes += one.size
             self._kept.append(one)
         self.services.touched(self)
@@ -408,7 +436,7 @@ class StreamConnection:
             late = self._kept.popleft()
             self._kept_bytes -= late.size
             self.refuse(late.request, late.reason)
-        if self._kept and self._blocked is None:
+        if self._kept and self._blocked is None and self._writing is None:
             self.block(None)
             if self.closed:
                 return
@@ -416,6 +444,8 @@ class StreamConnection:
             self._send(Kind.PING, 0, {})
 
     def output(self) -> list[Any]:
+        if self._kept and self._kept[0].behind_work and self._writing is None and self._blocked is None:
+            self.block(None)
         if self._unread and self._writable and self._has_room():
             self._take_unread()
         if self._ready and self._writable:
@@ -463,6 +493,8 @@ class StreamConnection:
             else:
                 if again and self._open.get(work.request) is work:
                     self._ready[work] = None
+        if self.state is State.FINISHING:
+            self._finish()
 
     def wants_read(self) -> bool:
         return not self._unread and self._has_room()
@@ -476,7 +508,9 @@ class StreamConnection:
 
     def block(self, reason: str | None) -> None:
         self._blocked = reason
-        if reason is None and self._kept:
+        if reason is None and self._writing is not None:
+            self.wake(self._writing)
+        elif reason is None and self._kept:
             try:
                 self._try_kept()
             except Exception as error:
@@ -510,7 +544,8 @@ class StreamConnection:
         self.state = State.FINISHING
         self._closing_ms = self.services.now_ms
         for work in self.works():
-            self._forget(work.request)
+            if not work.writes:
+                self._forget(work.request)
         self._finish()
 
     def _give_up(self) -> None:
@@ -541,6 +576,7 @@ class StreamConnection:
         works = self.works()
         self._open.clear()
         self._ready.clear()
+        self._writing = None
         self._kept.clear()
         self._kept_bytes = 0
         self._unread = b""

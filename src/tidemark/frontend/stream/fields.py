@@ -89,6 +89,18 @@ class Fields:
             raise self._wrong(name, "a list of numbers", values)
         return values
 
+    def ranges(self, name: str) -> list[tuple[int, int]]:
+        """Pairs of numbers: the first and the last of each range."""
+        values = self._of(name, list, "a list of pairs [first, last]")
+        for value in values:
+            if not (
+                isinstance(value, list)
+                and len(value) == 2
+                and all(type(number) is int and 0 <= number <= BIGGEST for number in value)
+            ):
+                raise self._wrong(name, "a list of pairs [first, last]", value)
+        return [(first, last) for first, last in values]
+
     def octets(self, name: str) -> bytes | None:
         """Bytes, written as base64."""
         value = self._of(name, str, "base64", None)

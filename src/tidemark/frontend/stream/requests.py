@@ -9,12 +9,13 @@ Invariant: `_snapshots` are the snapshots that the peer has open; they go with t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from tidemark.broker.session import Session
-from tidemark.broker.streams.commit import Batch, Committed, Move, Operation, Publish, Put
+from tidemark.broker.streams.commit import Batch, Committed, Copy, Move, Operation, Publish, Put, Take
+from tidemark.broker.streams.cuts import PIECES, Cutter
 from tidemark.broker.streams.marks import Mark
 from tidemark.broker.streams.positions import AtTime, FromMark, Position
 from tidemark.broker.streams.reader import Offset
@@ -23,6 +24,8 @@ from tidemark.broker.streams.snapshots import Snapshot
 from tidemark.broker.streams.stream import Stream
 from tidemark.errors import CommandInvalid, NotAllowed, NotFound, SyntaxFault
 from tidemark.frontend.stream import batches
+from tidemark.frontend.stream.copying import Copying
+from tidemark.frontend.stream.counts import Count, Truncate
 from tidemark.frontend.stream.feeds import Follow, Range, Scan, Shape
 from tidemark.frontend.stream.fields import Fields
 from tidemark.frontend.stream.polls import Heads, Safe
@@ -35,6 +38,8 @@ WRITES = frozenset({"put", "commit"})
 """Operations that wait while publishers must."""
 PIN_LEASE_MS = 3_600_000
 """Of a pin that does not ask for another one."""
+COUNTS_MAX = 16
+"""Most cuts and lags of one connection that are under way."""
 HEADED_ROWS_MAX = 4096
 """Most rows in one Arrow batch with headers, which are made one by one."""
 _INT64 = struct.Struct("<q")
@@ -88,6 +93,16 @@ class Requests:
         streams = [self._streams.stream(name, "read") for name in self._streams.names()]
         self._link.answer(request, {"streams": [_described(stream) for stream in streams]})
 
+    def _truncate(self, request: int, fields: Fields, _: memoryview) -> None:
+        self._begin_truncation(request, fields.text("stream"), _place(fields, "upto"), tell=False)
+
+    def _purge(self, request: int, fields: Fields, _: memoryview) -> None:
+        self._begin_truncation(request, fields.text("stream"), None, tell=True)
+
+    def _begin_truncation(self, request: int, name: str, upto: int | Position | None, *, tell: bool) -> None:
+        truncation = self._streams.truncation(name, upto, tell=tell)
+        self._link.begin(Truncate(self._link, request, self._streams.stream(name, "read"), truncation))
+
     # Writing ---------------------------------------------------------------------------------------
 
     def _put(self, request: int, fields: Fields, payload: memoryview) -> None:
@@ -121,26 +136,58 @@ class Requests:
         if "publish" in part:
             mandatory = part.flag("mandatory", True)
             exchange, key = part.text("publish"), part.text("key", "")
+            if "count" in part:
+                return batches.messages(exchange, part, payload, allowance, mandatory)
             return [Publish(exchange, key, _properties(part), bytes(payload), mandatory)]
         if "mark" in part:
             return [_move(part, part.text("mark"), part.history() if "history" in part else None)]
-        raise SyntaxFault(reason="an operation of a commit must have 'put', 'publish' or 'mark'")
+        if "copy" in part:
+            history = part.history() if "history" in part else None
+            return [Copy(part.text("copy"), part.ranges("ranges"), part.text("into"), history)]
+        if "take" in part:
+            return [Take(part.text("take"), part.text("into"), part.number("limit", least=1))]
+        raise SyntaxFault(
+            reason="an operation of a commit must have 'put', 'publish', 'mark', 'copy' or 'take'"
+        )
 
     def _commit_batch(self, request: int, fields: Fields, operations: list[Operation]) -> None:
         producer = fields.text("producer", None)
         sequence = fields.number("sequence", None) if producer is None else fields.number("sequence")
-        done: Committed = self._streams.commit(Batch(operations, producer, sequence))
+        batch = Batch(operations, producer, sequence)
+        if not any(isinstance(operation, Copy | Take) for operation in operations):
+            self._committed(request, self._streams.commit(batch))
+            return
+        known = self._streams.known(batch)
+        if known is not None:
+            self._committed(request, known)
+            return
+        config = self._link.config
+        copier = self._streams.copier(batch, config.put_rows_max, config.put_slow_rows_max)
+
+        def commit(request: int, batch: Batch) -> None:
+            taken = copier.taken
+            self._committed(request, self._streams.commit(batch), taken)
+
+        self._link.begin(Copying(self._link, request, copier, commit))
+
+    def _committed(self, request: int, done: Committed, taken: Sequence[int] = ()) -> None:
         answer = {
             "history": done.history.hex(),
             "first": done.first_seq,
             "last": done.last_seq,
             "duplicate": done.duplicate,
         }
+        if taken:
+            answer["taken"] = list(taken)
         self._link.answer_when_durable(request, answer, journal=done.safe_at)
 
     def _producer(self, request: int, fields: Fields, _: memoryview) -> None:
         last, safe_at = self._streams.producer(fields.text("producer"))
         self._link.answer_when_durable(request, {"last": last}, journal=safe_at)
+
+    def _forget(self, request: int, fields: Fields, _: memoryview) -> None:
+        safe_at = self._streams.forget_producer(fields.text("producer"))
+        self._link.answer_when_durable(request, {}, journal=safe_at)
 
     # Reading ---------------------------------------------------------------------------------------
 
@@ -173,6 +220,7 @@ class Requests:
         number, self._next_snapshot = self._next_snapshot, self._next_snapshot + 1
         self._snapshots[number] = snapshot
         stream = snapshot.stream
+        ended = stream.ends.at(snapshot.seq)
         answer = {
             "snapshot": number,
             "history": snapshot.history.hex(),
@@ -181,6 +229,8 @@ class Requests:
             "live": stream.live,
             "tombstones": stream.tombstones,
             "complete_from": stream.oldest_snapshot,
+            "floor": ended.floor,
+            "purged": ended.purged,
             "shards": snapshot.shards,
         }
         self._link.answer_when_durable(request, answer, journal=safe_at)
@@ -231,6 +281,81 @@ class Requests:
             rows_max = min(rows_max, HEADED_ROWS_MAX)
         return Shape(encoder, columns, rows_max, min(size, config.frame_bytes_max // 2))
 
+    def _check_counts(self) -> None:
+        """Each keeps what it has found until it is answered."""
+        if sum(isinstance(work, Count) for work in self._link.works()) >= COUNTS_MAX:
+            raise NotAllowed(
+                reason=f"{COUNTS_MAX} cuts and lags of this connection are under way; wait for one to be answered"
+            )
+
+    def _cut(self, request: int, fields: Fields, _: memoryview) -> None:
+        self._check_counts()
+        number = fields.number("snapshot", None)
+        if number is None:
+            snapshot = self._streams.pinned(fields.text("stream"), fields.text("pin"))
+        else:
+            snapshot = self._opened(number)
+        try:
+            cutter = Cutter(
+                snapshot,
+                after=fields.number("after", 0),
+                until=fields.number("until", None),
+                shards=_shards(fields, snapshot.shards),
+                rows=fields.number("rows", None),
+                bytes=fields.number("bytes", None),
+                parts=fields.number("parts", None),
+                limit=fields.number("limit", PIECES),
+            )
+        except BaseException:
+            if number is None:
+                snapshot.close()
+            raise
+        history = snapshot.history.hex()
+        self._link.begin(
+            Count(
+                self._link,
+                request,
+                cutter,
+                keep=number is not None,
+                conclude=lambda request, cutter: self._link.answer(
+                    request, {"history": history, "pieces": cutter.count}, [cutter.numbers.tobytes()]
+                ),
+            )
+        )
+
+    def _lag(self, request: int, fields: Fields, _: memoryview) -> None:
+        name = fields.text("stream")
+        stream = self._streams.stream(name, "read")
+        shards = _shards(fields, stream.policy.shards)
+        history = self._session.broker.streams.history.hex()
+        place, sequence = _place(fields, "after"), stream.caught_up()
+        after = stream.check_position(place) if isinstance(place, Position) else place
+
+        def answer(request: int, rows: int, size: int) -> None:
+            told = {"history": history, "sequence": sequence, "rows": rows, "bytes": size}
+            self._link.answer(request, told)
+
+        known = None if shards is not None and after < sequence else stream.behind(after)
+        if known is not None:
+            answer(request, *known)
+            return
+        self._check_counts()
+        snapshot = self._streams.lagging(name)
+        try:
+            cutter = Cutter(snapshot, after=after, shards=shards)
+        except BaseException:
+            snapshot.close()
+            raise
+        self._link.begin(
+            Count(
+                self._link,
+                request,
+                cutter,
+                keep=False,
+                conclude=lambda request, cutter: answer(request, *cutter.numbers[1:]),
+            )
+        )
+
     def _close(self, request: int, fields: Fields, _: memoryview) -> None:
         if "request" in fields:
             self._link.cancel(fields.number("request"))
@@ -238,14 +363,14 @@ class Requests:
             number = fields.number("snapshot")
             snapshot = self._opened(number)
             for work in self._link.works():
-                if isinstance(work, Scan) and work.snapshot is snapshot:
+                if isinstance(work, Scan | Count) and work.snapshot is snapshot:
                     self._link.refuse(work.request, NotFound(reason=f"snapshot {number} was closed"))
             del self._snapshots[number]
             snapshot.close()
         self._link.answer(request, {})
 
     def _diff(self, request: int, fields: Fields, _: memoryview) -> None:
-        snapshot = self._streams.diff(fields.text("stream"), fields.number("a"), fields.number("b"))
+        snapshot = self._streams.diff(fields.text("stream"), _place(fields, "a"), _at(fields, "b"))
         try:
             scan = Scan(
                 self._link,
@@ -280,17 +405,22 @@ class Requests:
     # Pins --------------------------------------------------------------------------------------------
 
     def _pins(self, request: int, fields: Fields, _: memoryview) -> None:
+        history = self._session.broker.streams.history.hex()
         pins = [
             {
                 "pin": pin.name,
+                "history": history,
                 "sequence": pin.seq,
                 "shards": pin.shards,
                 "lease_until_ms": pin.lease_until_ms,
                 "bytes": pin.bytes_kept,
+                "floor": pin.floor,
+                "purged": pin.purged,
             }
             for pin in self._streams.pins(fields.text("stream"))
         ]
-        self._link.answer(request, {"pins": pins})
+        number = self._streams.stream(fields.text("stream"), "read").number
+        self._link.answer(request, {"pins": pins, "number": number})
 
     def _release(self, request: int, fields: Fields, _: memoryview) -> None:
         safe_at = self._streams.release(fields.text("stream"), fields.text("pin"))
@@ -320,7 +450,9 @@ class Requests:
 
     def _register(self, request: int, fields: Fields, _: memoryview) -> None:
         lease_ms = fields.number("lease_ms", None, least=1)
-        safe_at = self._streams.register(fields.text("stream"), fields.text("consumer"), lease_ms)
+        safe_at = self._streams.register(
+            fields.text("stream"), fields.text("consumer"), lease_ms, passing=fields.flag("passing", False)
+        )
         self._link.answer_when_durable(request, {}, journal=safe_at)
 
     def _unregister(self, request: int, fields: Fields, _: memoryview) -> None:
@@ -358,11 +490,15 @@ class Requests:
         self._link.begin(Heads(self._link, request, streams, after, wait_ms, self._head))
 
     def _head(self, stream: Stream) -> dict[str, Any]:
+        ended = stream.ends.at(stream.boundary)
         return {
             "history": self._session.broker.streams.history.hex(),
             "sequence": stream.boundary,
             "shards": stream.policy.shards,
             "live": stream.live,
+            "number": stream.number,
+            "floor": ended.floor,
+            "purged": ended.purged,
         }
 
 
@@ -371,13 +507,18 @@ OPERATIONS: dict[str, Callable[[Requests, int, Fields, memoryview], None]] = {
     "delete": Requests._delete,
     "info": Requests._info,
     "list": Requests._list,
+    "truncate": Requests._truncate,
+    "purge": Requests._purge,
     "put": Requests._put,
     "commit": Requests._commit,
     "producer": Requests._producer,
+    "forget": Requests._forget,
     "get": Requests._get,
     "snapshot": Requests._snapshot,
     "read": Requests._read,
     "close": Requests._close,
+    "cut": Requests._cut,
+    "lag": Requests._lag,
     "diff": Requests._diff,
     "follow": Requests._follow,
     "pins": Requests._pins,
@@ -409,6 +550,11 @@ def _properties(part: Fields) -> bytes:
 
 def _move(fields: Fields, stream: str, history: bytes | None) -> Move:
     """A mark that is to move; `of` is how many shards its reader was told of."""
+    if "shard" in fields and "of" not in fields:
+        raise SyntaxFault(
+            reason="a mark that moves in one 'shard' must say 'of' how many: those that the snapshot or subscription "
+            "that was read had (its answer has 'shards'). The stream may have grown since"
+        )
     return Move(
         stream,
         fields.text("consumer"),
@@ -420,17 +566,29 @@ def _move(fields: Fields, stream: str, history: bytes | None) -> Move:
     )
 
 
-def _at(fields: Fields) -> At:
-    """Which state of the stream: the newest, the one at a sequence, or the one at a time."""
-    if isinstance(fields.raw("at"), dict):
-        return f"time:{fields.inner('at').number('ms')}"
-    return fields.number("at", None)
+def _at(fields: Fields, name: str = "at") -> At:
+    """Which state of the stream: the newest, the one at a sequence or position, or the one at a time."""
+    if isinstance(fields.raw(name), dict):
+        place = fields.inner(name)
+        return f"time:{place.number('ms')}" if "ms" in place else _position(place)
+    return fields.number(name, None)
+
+
+def _position(place: Fields) -> Position:
+    return Position(place.history(), place.number("sequence"))
+
+
+def _place(fields: Fields, name: str) -> int | Position:
+    """A sequence, or `{history, sequence}`, which is refused when it is not on our branch."""
+    if isinstance(fields.raw(name), dict):
+        return _position(fields.inner(name))
+    return fields.number(name)
 
 
 def _after(fields: Fields) -> int | Position:
     """Where a snapshot begins: behind a position on a history, or at the beginning."""
     after = fields.inner("after", None)
-    return 0 if after is None else Position(after.history(), after.number("sequence"))
+    return 0 if after is None else _position(after)
 
 
 def _offset(fields: Fields) -> Offset:
@@ -446,7 +604,7 @@ def _offset(fields: Fields) -> Offset:
         return FromMark(start.text("mark"))
     if "ms" in start:
         return AtTime(start.number("ms"))
-    return Position(start.history(), start.number("sequence"))
+    return _position(start)
 
 
 def _shards(fields: Fields, count: int) -> tuple[int, ...] | None:

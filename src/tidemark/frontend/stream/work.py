@@ -35,7 +35,11 @@ class Link(Protocol):
     def answer_when_durable(
         self, request: int, header: Mapping[str, Any], *, journal: int = 0, catalog: int = 0
     ) -> None:
-        """The last word, as soon as both logs are on the disk up to there."""
+        """The last word, as soon as both logs are on the disk up to there. A work that says it is over."""
+
+    @property
+    def blocked(self) -> str | None:
+        """Why publishers must wait; None: they need not."""
 
     def cancel(self, request: int) -> None:
         """The peer wants no more of a request that is work. Raises CommandInvalid when it is none."""
@@ -55,10 +59,17 @@ class Work:
 
     awaits_disk = False
     """Whether it wants to be told when more is on the disk; then the disk hurries."""
+    writes = False
+    """Whether it is a write that is not stored yet: those after it wait, and so does the peer's GOODBYE."""
 
     def __init__(self, link: Link, request: int) -> None:
         self.link = link
         self.request = request
+
+    @property
+    def held_bytes(self) -> int:
+        """What it has read and keeps; counts like puts that wait (stream.kept_bytes_max)."""
+        return 0
 
     def run(self, bytes_max: int) -> bool:
         """Do a slice of about so much output. True: there is more to do as soon as there is room."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from unit.broker.streams.world import StreamWorld, rows
 
-from tidemark.broker.streams.commit import Batch, Move, Publish, Put
+from tidemark.broker.streams.commit import Batch, Move, Publish, PublishMany, Put
 from tidemark.broker.streams.session import StreamSession
 from tidemark.errors import (
     AccessRefused,
@@ -19,10 +19,13 @@ from tidemark.errors import (
     NotFound,
     PreconditionFailed,
 )
-from tidemark.model.rows import RowBatch
+from tidemark.model.records import decode_message
+from tidemark.model.rows import Row, RowBatch
 from tidemark.model.wiring import PermissionSpec, UserSpec
+from tidemark.wire.amqp091.properties import Properties, encode_properties
 
 NO_PROPERTIES = b"\0\0"
+DIRECT = encode_properties(Properties(reply_to="amq.rabbitmq.reply-to"))
 
 
 def full_world() -> StreamWorld:
@@ -91,6 +94,29 @@ REFUSED = {
             Publish("", "small", NO_PROPERTIES, b"1"),
             Publish("", "small", NO_PROPERTIES, b"2"),
         ],
+        PreconditionFailed,
+    ),
+    "a queue that is full after some of many messages": (
+        lambda: [
+            Put("s", rows((b"x", b"1"))),
+            PublishMany("", rows((b"q", b"1"), (b"small", b"1"), (b"small", b"2"))),
+        ],
+        PreconditionFailed,
+    ),
+    "one of many messages that nobody wants": (
+        lambda: [PublishMany("", rows((b"q", b"1"), (b"nowhere", b"1")))],
+        NotFound,
+    ),
+    "many messages to an exchange that does not exist": (
+        lambda: [PublishMany("nowhere", rows((b"q", b"1")))],
+        NotFound,
+    ),
+    "a routing key that is too long": (
+        lambda: [PublishMany("", rows((b"q", b"1"), (b"k" * 256, b"1")))],
+        PreconditionFailed,
+    ),
+    "a message that wants a direct answer": (
+        lambda: [PublishMany("", RowBatch.build([Row(b"q", b"1", DIRECT)]))],
         PreconditionFailed,
     ),
     "an exchange that does not exist": (
@@ -264,6 +290,21 @@ def test_a_batch_and_its_number_survive_together_or_not_at_all() -> None:
         assert stored == list(range(1, after.session.producer_last("p") + 1))
 
 
+def test_a_producer_that_was_forgotten_is_new_also_after_a_crash() -> None:
+    world = StreamWorld()
+    world.declare(key="none")
+    world.put((None, b"1"), producer="p", sequence=7)
+    world.put((None, b"1"), producer="q", sequence=7)
+    seq = world.session.forget_producer("p")
+    assert world.session.forget_producer("p") >= seq, "twice is no error"
+    assert world.session.forget_producer("nobody") >= 0
+    world.turn()
+    for again in (world, world.crash()):
+        assert (again.session.producer_last("p"), again.session.producer_last("q")) == (0, 7)
+        assert len(again.streams.producers) == 1
+    assert not world.put((None, b"2"), producer="p", sequence=1).duplicate
+
+
 def test_producers_of_different_virtual_hosts_and_names_do_not_meet() -> None:
     world = full_world()
     world.put((None, b"1"), producer="p", sequence=1)
@@ -329,3 +370,30 @@ def test_a_producer_that_does_not_number_as_it_must_is_refused(
     world = full_world()
     with pytest.raises(PreconditionFailed):
         world.put((None, b"x"), producer=producer, sequence=sequence)
+
+
+def test_many_messages_are_published_as_one_operation_each_to_where_its_key_leads() -> None:
+    world = StreamWorld()
+    world.declare("s")
+    for name in ("q", "r"):
+        world.session.session.declare_queue(name, durable=True)
+    headed = encode_properties(Properties(headers={"n": 1}, priority=3))
+    messages = RowBatch.build([Row(b"q", b"1"), Row(b"r", b"22", headed), Row(b"q", b""), Row(b"s", b"row")])
+    world.session.commit(Batch([PublishMany("", messages), Put("s", rows((b"a", b"1")))]))
+    frames = world.world.node.journal.statistics().frames
+    world.world.node.turn(world.now_ms)
+    assert world.world.node.journal.statistics().frames == frames + 1
+    world.turn()
+
+    for again in (world, world.crash()):
+        queues = again.broker.vhosts["/"].queues
+        assert (queues["q"].ready, queues["q"].ready_bytes, queues["r"].ready_bytes) == (2, 1, 2)
+        assert again.now() == [(b"s", b"row"), (b"a", b"1")]
+        entry = queues["r"].entry(0, 0)
+        message = decode_message(again.broker.arena.record(entry.loc))
+        assert (message.body, message.key, message.persistent) == (b"22", "r", True)
+        assert message.properties == headed
+    unwanted = PublishMany("", rows((b"q", b"3"), (b"nowhere", b"4")), mandatory=False)
+    world.session.commit(Batch([unwanted]))
+    world.turn()
+    assert world.broker.vhosts["/"].queues["q"].ready == 3

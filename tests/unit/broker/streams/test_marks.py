@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from unit.broker.streams.world import DAY_MS, StreamWorld
 
 from tidemark.broker.streams.commit import Batch, Move
+from tidemark.broker.streams.leases import GRACE_MS
 from tidemark.broker.streams.marks import Mark, Marks, Point
 from tidemark.broker.streams.policy import SLOTS, shard_slots
 from tidemark.broker.streams.positions import FromMark, Position
@@ -437,3 +438,30 @@ def test_a_position_may_be_given_in_the_history_that_it_was_read_in() -> None:
     after.session.move("s", "c", seen.history, seen.seq)
     after.put((b"b", b"1"))
     assert read_to(after, "c") == [(b"b", b"1")]
+
+
+def test_the_mark_of_a_passing_consumer_goes_with_its_lease() -> None:
+    """Names that are made up for one run must not pile up."""
+    world = StreamWorld()
+    stream = world.declare()
+    receipt = world.put((b"a", b"1"))
+    world.session.register("s", "stays", lease_ms=10_000)
+    world.session.register("s", "passes", lease_ms=10_000, passing=True)
+    world.turn()
+    world.rest(8_000)
+    world.session.move("s", "passes", None, receipt.last_seq)
+    world.turn()
+    world.rest(8_000)
+    assert set(stream.marks.by_name) == {"stays", "passes"}, "each move lets its lease begin again"
+    assert stream.marks.registered == 1
+    after = world.crash()
+    world.rest(4_000)
+    after.rest(GRACE_MS + 1_000)
+    assert set(after.stream().marks.by_name) == {"stays"}, "a start remembers that it is passing"
+
+    for again in (world, world.crash()):
+        assert set(again.stream().marks.by_name) == {"stays"}
+        assert again.stream().marks.registered == 0
+    assert len(world.streams.leases) == 0
+    world.session.register("s", "passes")
+    assert not world.stream().marks.by_name["passes"].passing

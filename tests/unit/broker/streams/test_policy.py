@@ -63,9 +63,9 @@ def test_arguments_of_other_queues_are_refused(argument: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "value", "problem"),
     [
-        ("x-max-age", "7X", "invalid_max_age"),
-        ("x-max-age", "0s", "invalid_max_age"),
-        ("x-max-age", "", "invalid_max_age"),
+        ("x-max-age", "7X", "invalid_max_age; write a number and Y, M, D, h, m or s: '7D', '12h'"),
+        ("x-max-age", "0s", "invalid_max_age; write a number and Y, M, D, h, m or s: '7D', '12h'"),
+        ("x-max-age", "", "invalid_max_age; write a number and Y, M, D, h, m or s: '7D', '12h'"),
         ("x-max-age", 7, "{unacceptable_type,signedint}"),
         ("x-max-length-bytes", -1, "{value_negative,-1}"),
         ("x-max-length-bytes", "a", '"expected integer, got longstr"'),
@@ -74,8 +74,16 @@ def test_arguments_of_other_queues_are_refused(argument: str) -> None:
         ("x-queue-leader-locator", "foo", "invalid_queue_locator_arg"),
         ("x-stream-shards", 0, '"expected 1 to 1024, got 0"'),
         ("x-stream-shards", 1025, '"expected 1 to 1024, got 1025"'),
-        ("x-stream-key", "header:", "\"expected 'none', 'routing-key', 'message-id' or 'header:<name>'\""),
-        ("x-stream-key", "body", "\"expected 'none', 'routing-key', 'message-id' or 'header:<name>'\""),
+        (
+            "x-stream-key",
+            "header:",
+            "\"expected 'none', 'log', 'routing-key', 'message-id' or 'header:<name>'\"",
+        ),
+        (
+            "x-stream-key",
+            "body",
+            "\"expected 'none', 'log', 'routing-key', 'message-id' or 'header:<name>'\"",
+        ),
     ],
 )
 def test_a_bad_value_is_named_with_its_problem(argument: str, value: object, problem: str) -> None:
