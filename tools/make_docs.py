@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are made from code: configuration.md and errors.md.
+"""Writes the pages of docs/ that are made from code: configuration.md, errors.md and spark-options.md.
 
 `--check` changes nothing and exits 1 when a page is not what the code says.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from tidemark import config, errors
 from tidemark.model import settings
@@ -78,7 +79,40 @@ def _kinds(kind: type[errors.TidemarkError]) -> Iterator[type[errors.TidemarkErr
         yield from _kinds(child)
 
 
-PAGES = {"configuration.md": configuration, "errors.md": error_page}
+def spark_options() -> str:
+    from tidemark_spark import options, writer
+
+    lines = [
+        "# Options of the Spark source and sink",
+        "",
+        MADE,
+        "Names are those of spark-sql-kafka where the meaning is the same; upper and lower case are the same. Durations may be",
+        "written as `90s`, `10m`, `1h`, sizes as `64m`, `1g`. What they are for is told in [spark.md](spark.md).",
+        "",
+        "## Reading",
+        "",
+        "| option | for | default | what it does |",
+        "|---|---|---|---|",
+    ]
+    lines += [_option(one, one.modes) for one in options.READ]
+    lines += ["", "## Writing", "", "| option | for | default | what it does |", "|---|---|---|---|"]
+    both = {one.name: one for one in (*writer.BATCH, *writer.STREAM)}
+    for name, one in both.items():
+        kinds = [
+            kind
+            for kind, table in (("batch", writer.BATCH), ("stream", writer.STREAM))
+            if name in {other.name for other in table}
+        ]
+        lines.append(_option(one, kinds))
+    return "\n".join(lines) + "\n"
+
+
+def _option(one: Any, used_by: Sequence[str]) -> str:
+    shown = "" if one.default is None else f"`{str(one.default).lower()}`"
+    return f"| `{one.name}` | {', '.join(used_by)} | {shown} | {one.about} |"
+
+
+PAGES = {"configuration.md": configuration, "errors.md": error_page, "spark-options.md": spark_options}
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ for pair in rabbitmq-server:/usr/sbin/rabbitmq-server redis-server:redis-server 
     package=${pair%%:*} program=${pair#*:}
     command -v "$program" >/dev/null 2>&1 || need="$need $package"
 done
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || need="$need postgresql"
 [ -z "$need" ] && exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     echo "not installed, and this is not root on Debian:$need (what needs them is skipped)"
