@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli import ctl, store, stream
+from tidemark.cli import ctl, pipeline, store, stream
 
 app = typer.Typer(
     name="tidemark",
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(store.app, name="store")
 app.add_typer(stream.app, name="stream")
+app.add_typer(pipeline.app, name="pipeline")
 
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -73,8 +74,8 @@ def serve(
     """
     from tidemark.cli import serve as command
 
-    named = {"node.name": name, "node.data": data, "listen.amqp": amqp, "listen.amqps": amqps}
-    named |= {"listen.admin": admin, "listen.peer": peer}
+    given = (name, data, amqp, amqps, admin, peer)
+    named = dict(zip(command.NAMED.values(), given, strict=True))
     flags = {key: value for key, value in named.items() if value is not None}
     flags |= command.parse_flags(context.args)
     flags |= command.parse_assignments(assignments or [])
