@@ -5,7 +5,14 @@ BIN := $(VENV)/bin
 export PYTHONPATH := src
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup services build demo test check quick test-pure sim kill fuzz interop bench docs clean
+# What needs no Spark runs in two processes, the rest in one: a session of Spark takes both cores.
+define SPARK_TESTS
+	$(PYTEST) tests/spark/unit tests/spark/sinks -n 2 --dist loadfile
+	$(PYTEST) tests/spark/connector tests/spark/pipeline tests/spark/examples tests/spark/cluster
+	$(PYTEST) tests/spark/crash
+endef
+
+.PHONY: help setup services build demo test check quick test-pure sim kill fuzz interop bench test-spark crash bench-spark docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -13,7 +20,7 @@ help: ## this list
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip "setuptools>=77" "cython>=3.1"
-	$(BIN)/python tools/requirements.py test check bench > $(VENV)/requirements.txt
+	$(BIN)/python tools/requirements.py test check bench spark sinks avro declarative > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install -q -r $(VENV)/requirements.txt
 	touch $@
 
@@ -26,8 +33,8 @@ setup: build ## a virtual environment with everything, compiled modules built
 services: ## the servers and tools that tests use (Debian packages, when root)
 	@tools/services.sh
 
-demo: setup ## a broker, real traffic, a SIGKILL in the middle, and the count afterwards
-	@$(BIN)/python examples/demo.py
+demo: setup ## orders over AMQP, Spark, three sinks, everything killed once, and all equal in the end
+	@$(BIN)/python examples/demo
 
 test: setup services check ## everything: checks, unit, contract, simulation, interop, kill -9
 	$(PYTEST) tests/unit tests/contract tests/arch -n 2
@@ -37,6 +44,7 @@ test: setup services check ## everything: checks, unit, contract, simulation, in
 	$(PYTEST) tests/interop tests/client -n 2 --dist loadfile
 	$(PYTEST) tests/system
 	$(PYTEST) bench/tests -n 2
+	$(SPARK_TESTS)
 
 check: setup ## ruff, mypy --strict, lint-imports
 	$(BIN)/ruff check src tests bench tools examples
@@ -64,6 +72,15 @@ interop: setup services ## ordinary clients against the broker
 
 bench: setup services ## speed, with the peers in the same run: ARGS="--quick --case 'stream-*'"
 	$(BIN)/python -m bench.run $(ARGS)
+
+test-spark: setup services ## the connector, the sinks and the pipelines, with a real Spark
+	$(SPARK_TESTS)
+
+crash: setup services ## everything of a pipeline killed under load: KILLS=200 SEED=1
+	TIDEMARK_CRASH_KILLS=$(or $(KILLS),21) $(if $(SEED),TIDEMARK_CRASH_SEED=$(SEED)) $(PYTEST) tests/spark/crash -s
+
+bench-spark: setup services ## the pipeline's speed beside Spark's own reader and a bare COPY: ARGS="--quick"
+	$(BIN)/python -m bench.spark $(ARGS)
 
 docs: setup ## pages made from the code: configuration, errors, command line
 	$(BIN)/python tools/make_docs.py

@@ -14,8 +14,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from helpers.broker import Address, BrokerProcess, parse_address
+
+# No test is timed: a busy machine is no fault of the code.
+hypothesis.settings.register_profile("tidemark", deadline=None)
+hypothesis.settings.load_profile("tidemark")
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTERNAL = os.environ.get("TIDEMARK_TEST_ADDRESS")
