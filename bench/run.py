@@ -24,6 +24,7 @@ from bench.build import BuildFailedError, build
 from bench.cases import CASES, Case, select
 from bench.machine import WarmMemory, disk_of, facts
 from bench.measure import FULL, QUICK, Figures, RunFailedError, Scale, run_case
+from bench.options import ROOT, campaign_parser
 from bench.proc import ServerFailedError
 from bench.rabbitmq import RabbitMQ, RabbitMQUnavailableError
 from bench.results import Results
@@ -32,7 +33,6 @@ from bench.streams import nats, redis
 from bench.streams.measure import run_stream_case
 from bench.tidemark_server import TidemarkServer, TidemarkUnavailableError, ensure_available
 
-_ROOT = Path(__file__).parent.parent
 _SERVERS: dict[str, Callable[[Path], Server]] = {
     "tidemark": TidemarkServer,
     "rabbitmq": RabbitMQ,
@@ -58,26 +58,9 @@ _UNAVAILABLE = (
 
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small and short: is it sane at all?")
-    parser.add_argument(
-        "--case", action="append", default=[], metavar="NAME", help="a case or a pattern; repeatable"
-    )
+    parser = campaign_parser("python -m bench.run", __doc__, "benchmarks.md")
     parser.add_argument("--repeat", type=int, metavar="N", help="runs a case and broker (3; quick 1)")
     parser.add_argument("--brokers", default=_NAMES, metavar="A,B", help="which, in order")
-    parser.add_argument("--list", action="store_true", help="name the cases and stop")
-    parser.add_argument("--folder", type=Path, default=_ROOT / "build", help="where brokers keep their data")
-    parser.add_argument(
-        "--warm-memory",
-        action=argparse.BooleanOptionalAction,
-        help="fill free memory with clean page cache first (default: unless --quick)",
-    )
-    parser.add_argument(
-        "--docs",
-        action=argparse.BooleanOptionalAction,
-        help="write docs/benchmarks.md and plots (default: after a full campaign)",
-    )
-    parser.add_argument("--from-json", type=Path, metavar="FILE", help="measure nothing; report on this file")
     options = parser.parse_args(words)
     if unknown := set(options.brokers.split(",")) - set(_NAMES.split(",")):
         parser.error(f"no broker is called {', '.join(sorted(unknown))}; there are: {_NAMES}")
@@ -205,13 +188,13 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
     kind = "quick" if options.quick else "all" if whole else "-".join(c.name for c in chosen)[:60]
     path = report.RESULTS / f"{started.strftime('%Y-%m-%dT%H%M%S')}-{kind}.json"
     report.write_json(results, machine, settings, path)
-    say(f"figures: {path.relative_to(_ROOT)}")
+    say(f"figures: {path.relative_to(ROOT)}")
     sections = _measured(results) if options.docs else []
     if options.docs is None and not options.quick:
         sections = [section for section in _measured(results) if _whole(section, chosen, brokers)]
     if sections:
         _write_docs(sections, results, machine, settings)
-        say(f"page: {report.PAGE.relative_to(_ROOT)}")
+        say(f"page: {report.PAGE.relative_to(ROOT)}")
     return 1 if results.failures else 0
 
 

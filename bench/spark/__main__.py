@@ -23,12 +23,12 @@ from rich.console import Console
 
 from bench.machine import WarmMemory, disk_of, facts
 from bench.measure import RunFailedError
+from bench.options import ROOT, campaign_parser
 from bench.proc import ServerFailedError
 from bench.results import Results
 from bench.spark import plot, report
 from bench.spark.cases import CASES, FULL, QUICK, Case, Kind, Scale, select
 from bench.spark.postgres import PostgresUnavailableError, postgres
-from bench.spark.setting import ROOT
 from tidemark.errors import TidemarkError
 
 if TYPE_CHECKING:
@@ -39,26 +39,9 @@ _FAILURES = (RunFailedError, ServerFailedError, PostgresUnavailableError, PySpar
 
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small and short: is it sane at all?")
-    parser.add_argument(
-        "--case", action="append", default=[], metavar="NAME", help="a case or a pattern; repeatable"
-    )
+    parser = campaign_parser("python -m bench.spark", __doc__, "spark.md")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds a case (7; quick 3)")
     parser.add_argument("--share", type=float, metavar="X", help="of the rows that cases name (1; quick 0.2)")
-    parser.add_argument("--list", action="store_true", help="name the cases and stop")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build", help="where brokers keep their data")
-    parser.add_argument(
-        "--warm-memory",
-        action=argparse.BooleanOptionalAction,
-        help="fill free memory with clean page cache first (default: unless --quick)",
-    )
-    parser.add_argument(
-        "--docs",
-        action=argparse.BooleanOptionalAction,
-        help="write docs/spark.md and the plot (default: after a full campaign)",
-    )
-    parser.add_argument("--from-json", type=Path, metavar="FILE", help="measure nothing; report on this file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report there, too")
     options = parser.parse_args(words)
     if options.rounds is not None and not 1 <= options.rounds <= 100:
