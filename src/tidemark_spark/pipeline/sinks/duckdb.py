@@ -75,15 +75,15 @@ class DuckDBSink:
 
     def prepare(self, schema: pa.Schema, mode: Mode) -> None:
         self._shape = TableShape(self.name, mode, self._key_column, self._key)
-        self._prepared = None
-        self._until_alone(lambda: self._fit(schema))
+        self._until_alone(lambda: self._fit_alone(schema))
 
     def apply(self, change: Change) -> Applied:
         return self._until_alone(lambda: self._apply_once(change))
 
     def digest(self) -> Digest:
         with self._errors():
-            self._must_exist()
+            with self._transaction():
+                self._must_exist()
             key = quoted(self._key_column)
             held = self._db.sql(f"SELECT {key}, {SEQUENCE} FROM {self._name}")
             return digest_of((part.column(0), part.column(1)) for part in held.to_arrow_reader())
@@ -219,6 +219,16 @@ class DuckDBSink:
             self._run("ROLLBACK")
 
     # The table -------------------------------------------------------------------------------------------------
+
+    def _fit_alone(self, schema: pa.Schema) -> None:
+        """In one transaction, so that table and mark are seen at one moment: another writer may be making both."""
+        self._prepared = None
+        try:
+            with self._transaction():
+                self._fit(schema)
+        except BaseException:
+            self._prepared = None
+            raise
 
     def _fit(self, schema: pa.Schema) -> None:
         """Make the table, or add the columns that it does not have; nothing if it was seen to fit before."""
