@@ -17,9 +17,16 @@ from pathlib import Path
 import hypothesis
 import pytest
 from helpers.broker import Address, BrokerProcess, parse_address
+from hypothesis import Phase
 
-# No test is timed: a busy machine is no fault of the code.
-hypothesis.settings.register_profile("tidemark", deadline=None)
+# No test is timed: a busy machine is no fault of the code. A failure is told as it was found, with the blob that replays
+# it, because shrinking takes minutes where a run takes long, and a timeout of pytest in the middle of it would be told
+# instead. `pytest --hypothesis-profile=shrink --timeout=0 FILE` looks for one anew and makes it small.
+SEARCH = [Phase.explicit, Phase.generate, Phase.target]
+hypothesis.settings.register_profile(
+    "tidemark", deadline=None, print_blob=True, phases=[*SEARCH, Phase.reuse]
+)
+hypothesis.settings.register_profile("shrink", deadline=None, print_blob=True, phases=[*SEARCH, Phase.shrink])
 hypothesis.settings.load_profile("tidemark")
 
 ROOT = Path(__file__).resolve().parents[1]

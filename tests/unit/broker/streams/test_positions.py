@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.broker.streams.world import StreamWorld, at_once
+from unit.broker.streams.world import StreamWorld, at_once, rows
 
+from tidemark.broker.streams.commit import Batch, Put
 from tidemark.broker.streams.positions import FromMark, Judgement, Position, is_safe, judge, last_of
 from tidemark.errors import LostBranch, PreconditionFailed, StreamReset
 from tidemark.store.segment import HISTORIES_MAX, with_history
@@ -101,6 +102,32 @@ def test_a_receipt_that_a_power_cut_took_back_is_a_lost_branch() -> None:
     after = world.crash()
     after.put((b"other", b"v"))
     assert after.streams.safe(receipt.history, receipt.last_seq) == "lost branch"
+
+
+def test_after_a_crash_each_receipt_says_whether_its_batch_is_among_the_first_that_were_kept() -> None:
+    """Frames that are full go to the disk before the turn ends, so some of what was never confirmed may be there."""
+    kept = set()
+    for seed in range(40):
+        world = StreamWorld()
+        world.declare("s")
+        world.declare("t")
+        world.world.disk.dice.seed(seed)
+        changes = [(b"%d" % number, b"%d" % number * 700) for number in range(10)]
+        receipts = [
+            world.session.commit(Batch([Put("s", rows(change)), Put("t", rows(change))]))
+            for change in changes
+        ]
+
+        after = world.crash(power=seed % 2 == 0)
+
+        stored = len(after.now("s"))
+        assert after.now("s") == after.now("t") == changes[:stored]
+        after.put(*[(b"new", b"has a number that was given before")] * 2 * len(changes))
+        assert [after.streams.safe(receipt.history, receipt.last_seq) for receipt in receipts] == (
+            ["yes"] * stored + ["lost branch"] * (len(changes) - stored)
+        )
+        kept.add(stored)
+    assert 0 in kept and len(kept) > 2, "the runs were not of all kinds"
 
 
 def test_more_replicas_than_there_are_is_an_error_not_a_wait() -> None:
