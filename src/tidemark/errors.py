@@ -30,6 +30,8 @@
     │   ├── DiskFull             no room: publishers wait
     │   ├── CorruptRecord        bytes that are not what was written
     │   ├── StoreLocked          another process has the data directory
+    │   ├── LogGone              a log is no longer whole from there on
+    │   ├── UnitRefused          a part of a log, from another member, that cannot be the next
     │   └── StoreForeign         a data directory that is not ours, or of another version
     └── ConfigError              a setting that cannot be: exit 2
 
@@ -411,6 +413,36 @@ class StoreLocked(StoreError):
 
 
 @dataclass(eq=False, kw_only=True)
+class LogGone(StoreError):
+    """A log no longer holds everything behind a sequence: part of it was compacted, or the log was copied without it."""
+
+    code: ClassVar[str] = "store.log-gone"
+
+    log: str
+    seq: int
+    start: int
+
+    def __str__(self) -> str:
+        return (
+            f"the {self.log.lower()} log is whole only from {self.start} on, not from {self.seq}; "
+            "who needs more must be given everything from the beginning"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class UnitRefused(StoreError):
+    """What another member sent as the next part of a log cannot be that."""
+
+    code: ClassVar[str] = "store.unit-refused"
+
+    log: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"a unit of the {self.log.lower()} log is refused: {self.problem}; nothing of it was stored"
+
+
+@dataclass(eq=False, kw_only=True)
 class StoreForeign(StoreError):
     """The directory holds something that is not a Tidemark store, or one of another version."""
 
@@ -434,3 +466,92 @@ class ConfigError(TidemarkError):
 
     def __str__(self) -> str:
         return f"{self.key}: {self.problem}"
+
+
+# Between members of a cluster ----------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class PeerFault(_Reasoned):
+    """Bytes that no member of this cluster sends; the link is closed."""
+
+    code: ClassVar[str] = "cluster.peer-fault"
+
+
+@dataclass(eq=False, kw_only=True)
+class PeerRefused(TidemarkError):
+    """Another member does not want a link with this one."""
+
+    code: ClassVar[str] = "cluster.peer-refused"
+
+    member: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"member '{self.member}' refuses a link: {self.reason}"
+
+
+@dataclass(eq=False, kw_only=True)
+class NotLeading(TidemarkError):
+    """Another member leads now: what waited here for the group is not known to be safe."""
+
+    code: ClassVar[str] = "cluster.not-leading"
+    amqp091: ClassVar[int] = 320
+
+    member: str
+
+    def __str__(self) -> str:
+        return f"member '{self.member}' does not lead any more; ask the one that does whether the change was made"
+
+
+@dataclass(eq=False, kw_only=True)
+class MembershipAway(TidemarkError):
+    """No etcd answers. What is agreed on stays as it is; without its lease a leader stops confirming."""
+
+    code: ClassVar[str] = "cluster.membership-away"
+
+    endpoints: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"no etcd answers at {self.endpoints}: {self.problem}; check that it runs and can be reached"
+
+
+@dataclass(eq=False, kw_only=True)
+class NotHere(TidemarkError):
+    """What was asked is for the member that leads; this one only reads."""
+
+    code: ClassVar[str] = "cluster.not-here"
+    amqp091: ClassVar[int] = 320
+
+    operation: str
+    leader: str
+    """Empty while nobody leads."""
+    address: str
+    """Where clients reach it; empty if that is not known."""
+    epoch: int
+
+    def __str__(self) -> str:
+        if not self.leader:
+            return f"{self.operation} is for the member that leads, and none does now; try again"
+        where = f"{self.leader} at {self.address or 'an address that is not known here'}"
+        return f"{self.operation} is for the member that leads: connect to {where}"
+
+
+@dataclass(eq=False, kw_only=True)
+class MemberBehind(TidemarkError):
+    """This member has not yet got what the client has seen elsewhere, and will not show it less."""
+
+    code: ClassVar[str] = "cluster.behind"
+
+    member: str
+    sequence: int
+    """What must be here before it answers."""
+    shown: int
+    """What is here."""
+
+    def __str__(self) -> str:
+        return (
+            f"member '{self.member}' is at sequence {self.shown} and has not got sequence {self.sequence}, which this "
+            "client has seen; ask another member, or again in a moment"
+        )

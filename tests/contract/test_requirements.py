@@ -195,7 +195,7 @@ STORES: dict[str, Callable[[Path], Any]] = {
     "null": lambda _: PluggedWorld(NullJournal),
     "recording": lambda _: PluggedWorld(RecordingJournal),
     "simulated disk": lambda _: NodeWorld(),
-    "slow simulated disk": lambda _: NodeWorld(SimDisk(Random(3), lag=3)),
+    "slow simulated disk": lambda _: NodeWorld(SimDisk(Random(1), lag=3)),
     "files": over_files,
 }
 

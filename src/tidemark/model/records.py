@@ -28,7 +28,12 @@ is unused, the head is followed by the queue id (u32), the count (u32) and the s
 A COUNTED record keeps delivery counts of a queue with a delivery limit: queue id (u32), count
 (u32), then pairs (sequence, deliveries).
 
-A TAKEOVER record opens a history: 16 bytes of UUID; its sequence is where that history begins.
+A TAKEOVER record opens a history: 16 bytes of UUID; its sequence is where that history begins. It is alone in its
+frame.
+
+A HISTORIES record stands in a log that was copied to another member when its source no longer had all of it: from
+which sequence on the log is whole (u64), then for every history before that, newest first, its UUID and the sequence
+where it began (u64). It is alone in its frame, too, and has the sequence of a record that is not there any more.
 
 A CATALOG record is one change of the wiring, as JSON.
 """
@@ -45,6 +50,8 @@ assert HEAD.size == HEAD_BYTES
 
 NO_TTL = 0xFFFFFFFF
 
+_HISTORY = struct.Struct("<16sQ")
+
 
 class RecordType(IntEnum):
     MESSAGE = 1
@@ -52,6 +59,7 @@ class RecordType(IntEnum):
     COUNTED = 3
     TAKEOVER = 4
     CATALOG = 5
+    HISTORIES = 6
 
 
 class Reason(IntEnum):
@@ -169,6 +177,18 @@ def encode_counted(seq: int, now_ms: int, queue: int, counts: list[tuple[int, in
 def encode_takeover(seq: int, now_ms: int, history: bytes) -> bytes:
     assert len(history) == 16
     return _plain_head(RecordType.TAKEOVER, 0, 0, seq, now_ms, 16) + history
+
+
+def encode_histories(seq: int, now_ms: int, start: int, table: list[tuple[bytes, int]]) -> bytes:
+    """`table` is (history, first sequence), newest first; `start`: from there on the log is whole."""
+    body = struct.pack("<Q", start) + b"".join(_HISTORY.pack(*row) for row in table)
+    return _plain_head(RecordType.HISTORIES, 0, 0, seq, now_ms, len(body)) + body
+
+
+def decode_histories(data: memoryview | bytes) -> tuple[int, list[tuple[bytes, int]]]:
+    """(from where on the log is whole, [(history, first sequence)])"""
+    rest = payload(data)
+    return int.from_bytes(rest[:8], "little"), list(_HISTORY.iter_unpack(rest[8:]))
 
 
 def encode_catalog(seq: int, now_ms: int, change: bytes) -> bytes:

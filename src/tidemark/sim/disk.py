@@ -218,7 +218,7 @@ class SimDisk:
     # Faults ------------------------------------------------------------------------------
 
     def crash(self, power: bool = True) -> SimDisk:
-        """The disk as the next process finds it. Without `power` the machine went down, else only the process.
+        """The disk as the next process finds it. With `power` the power is cut, else only the process dies.
 
         What the process had handed over but the thread had not written is gone either way.
         """

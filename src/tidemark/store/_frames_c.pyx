@@ -37,6 +37,7 @@ cdef enum:
     COUNTED = 3
     TAKEOVER = 4
     CATALOG = 5
+    HISTORIES = 6
     MORE = 0
     ENDED = 1
     NO_FRAME = 2
@@ -166,6 +167,9 @@ cdef uint64_t _record(const uint8_t *at, uint64_t room, uint64_t before, uint64_
             return 0
     elif head.type == TAKEOVER:
         if head.body_len != 16:
+            return 0
+    elif head.type == HISTORIES:
+        if head.body_len % 24 != 8:
             return 0
     elif head.type != CATALOG:
         return 0

@@ -169,6 +169,8 @@ def walk(data: Buffer, start: int, end: int) -> list[tuple[int, int, int, int, i
                     fits = 8 + width * count == body
             elif kind == RecordType.TAKEOVER:
                 fits = fits and body == 16
+            elif kind == RecordType.HISTORIES:
+                fits = fits and body % 24 == 8
             elif kind != RecordType.CATALOG:
                 fits = False
             targets = 0

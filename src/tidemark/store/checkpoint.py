@@ -56,12 +56,12 @@ HEAD = struct.Struct("<8sHHI16sQQQQII")
 HEAD_BYTES = 4096
 assert HEAD.size == 72
 MAGIC = b"TIDECKPT"
-VERSION = 1
+VERSION = 2
 ORDER = 0x0102
 _CRC_AT = 12
 
 SEGMENT = struct.Struct(f"<QIIIIQQQ{len(fields(Survey))}Q")
-EXTENT = struct.Struct("<IIIIQ")
+EXTENT = struct.Struct("<IIIIQQ")
 TARGET = struct.Struct("<II16s")
 COUNTS = struct.Struct("<QQQQQ")
 
@@ -95,8 +95,8 @@ class SegmentEntry:
     damaged: bool
     idle_bytes: int
     survey: Survey
-    extents: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    """(number, used, previous checksum, ends, offset)"""
+    extents: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    """(number, used, previous checksum, ends, offset, last sequence)"""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,8 @@ def write(disk: Scratch, name: str, journal: Journal, image: Image, place: int) 
     tables = _tables(journal, targets, sizes, sink.checksums)
     disk.write(name, sink.position, tables)
     head = bytearray(HEAD_BYTES)
-    next_seq = journal.arena.next_seq
+    # In a cluster another member may give the numbers behind the last record again, to messages that come later.
+    next_seq = journal.end_seq + 1 if journal.shared else journal.arena.next_seq
     facts = (place, next_seq, sink.position, len(tables), crc32c(tables), journal.last_crc)
     HEAD.pack_into(head, 0, MAGIC, VERSION, ORDER, 0, journal.files.store, *facts)
     struct.pack_into("<I", head, _CRC_AT, crc32c(head))
@@ -214,7 +215,8 @@ def _tables(
         )
         for number in segment.extents:
             place = places[number]
-            extents += EXTENT.pack(number, place.used, place.previous, place.ends, place.offset)
+            where = place.offset, place.last_seq
+            extents += EXTENT.pack(number, place.used, place.previous, place.ends, *where)
             count += 1
     rows = b"".join(TARGET.pack(number, len(parts), layout) for number, layout, parts in targets)
     counts = COUNTS.pack(len(journal.segments), count, len(targets), len(sizes), len(checksums))
@@ -352,8 +354,8 @@ class Adoption:
             segment.idle_bytes = entry.idle_bytes
             segment.survey = entry.survey
             segment.known = True
-            for number, used, previous, ends, offset in entry.extents:
-                place = Place(segment, offset, used, previous, ends=bool(ends))
+            for number, used, previous, ends, offset, last_seq in entry.extents:
+                place = Place(segment, offset, used, previous, last_seq, ends=bool(ends))
                 self._journal.pager.add(number, place, resident=False)
                 segment.extents.append(number)
 
@@ -513,7 +515,7 @@ class Checkpointer:
         disk, name = journal.files.disk, self.temporary
         if disk.exists(name):
             disk.remove(name)
-        barrier = Barrier(0, journal.files.last_ticket)
+        barrier = Barrier(0, journal.files.last_ticket, journal.ends)
 
         def job(scratch: Scratch) -> None:
             write(scratch, name, journal, image, place)
@@ -548,14 +550,20 @@ class Checkpointer:
             if older != name:
                 files.remove_quietly(older)
 
-    def at_the_end(self, image: Image) -> None:
-        """A clean stop, everything is durable: let the next start be quick."""
+    def abandon(self) -> None:
+        """Nobody waits for what is being written any more."""
         if self._begun is not None:
             self._begun.running.stop()
             self._begun = None
+
+    def at_the_end(self, image: Image) -> None:
+        """A clean stop, everything is durable: let the next start be quick."""
+        self.abandon()
         journal = self._journal
         limit = journal.config.checkpoint_bytes
         if not limit or journal.bytes_written - self._bytes < limit // 16 or journal.moving:
+            return
+        if not journal.is_stable(journal.ends):
             return
         disk = journal.files.disk
         try:

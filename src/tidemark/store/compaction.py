@@ -78,8 +78,8 @@ class Job:
     idle: int = 0
     """Tombstones that were kept although no stream holds them."""
     unsynced: int = 0
-    pieces: list[tuple[int, int, int]] = field(default_factory=list)
-    """(offset, length, previous checksum) of what will be extents."""
+    pieces: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(offset, length, previous checksum, last sequence) of what will be extents."""
     moves: array[int] = field(default_factory=lambda: array("Q"))
     """queue, sequence, piece << 32 | offset; three numbers for every entry that moves"""
     moved: int = 0
@@ -149,7 +149,7 @@ class Compactor:
         """Look at some segments for garbage, going round; neighbours are taken together."""
         journal = self._journal
         segments = journal.segments
-        self._buried = min(residents.buried_seq(), journal.last_seq)
+        self._buried = min(residents.buried_seq(), journal.recorded_seq)
         blocking = self._blocks_tombstones(now_ms)
         if blocking is not None:
             return self._begin([blocking], now_ms)
@@ -261,7 +261,7 @@ class Compactor:
             size=0,
             store=journal.files.store,
             base_seq=inputs[0].base_seq,
-            compacted_upto=journal.last_seq,
+            compacted_upto=journal.recorded_seq,
             buried_upto=self._buried,
             start=inputs[-1].start,
             salt=journal.files.salt(),
@@ -360,10 +360,10 @@ class Compactor:
         output = job.output
         before = job.previous
         view = memoryview(job.frame)
-        job.previous, _ = seal(view, output.place(output.used), now_ms, 0, before, 0, output.survey)
+        job.previous, last_seq = seal(view, output.place(output.used), now_ms, 0, before, 0, output.survey)
         view.release()
         piece = len(job.pieces)
-        job.pieces.append((output.used, len(job.frame), before))
+        job.pieces.append((output.used, len(job.frame), before, last_seq))
         for queue, seq, offset in job.frame_moves:
             job.moves.extend((queue, seq, piece << 32 | offset))
         self._write(job, bytes(job.frame))
@@ -409,9 +409,11 @@ class Compactor:
         output.size, output.sealed = output.used, True
         output.idle_bytes = job.idle * output.survey.tombstone_bytes // max(output.survey.tombstones, 1)
         journal.segments[at : at + len(job.inputs)] = [output]
-        for offset, length, previous in job.pieces:
+        journal.lost(max(segment.survey.last_seq for segment in job.inputs))
+        for offset, length, previous, last_seq in job.pieces:
             number = journal.arena.adopt_extent(JOURNAL, length)
-            journal.pager.add(number, Place(output, offset, length, previous, ends=True), resident=False)
+            place = Place(output, offset, length, previous, last_seq, ends=True)
+            journal.pager.add(number, place, resident=False)
             output.extents.append(number)
         job.phase = Phase.MOVE
 

@@ -23,7 +23,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tidemark.errors import DiskFull, StoreError
+from tidemark.model.peers import Ends
 from tidemark.ports import Disk
+from tidemark.store import intent
 from tidemark.store.config import StoreConfig
 from tidemark.store.segment import JOURNAL_PREFIX, Segment
 from tidemark.store.status import Status, read_status, write_meta, write_status
@@ -46,6 +48,9 @@ class StoreFiles:
         """How the store was when it was opened."""
         self.status = self.found
         self.store = bytes(16)
+        self.stable: Ends | None = None
+        """In a group: how far the logs will never be cut back. Nothing behind that is compacted, freed, rewritten or
+        made part of a checkpoint."""
         self.last_ticket = 0
         self._pool: list[str] = []
         self._numbered = 0
@@ -63,8 +68,9 @@ class StoreFiles:
             DiskFull: there is no room for the first files.
         """
         self.last_ticket = self.disk.completed()
+        intent.finish(self.disk)
         self.found = read_status(self.disk)
-        if self.found.state == "empty":
+        if not self.found.store:
             store = self.random_bytes(16)
             write_meta(self.disk, store.hex())
         else:
@@ -75,6 +81,10 @@ class StoreFiles:
             store=store.hex(),
             generation=self.found.generation + 1,
             history=self.found.history,
+            cluster=self.found.cluster,
+            epoch=self.found.epoch,
+            role=self.found.role,
+            alone_from=self.found.alone_from,
         )
         self._has_reserve = self.disk.exists(RESERVE)
         if self.disk.free_bytes() < STARTING_BYTES:

@@ -13,6 +13,10 @@ A sequence is durable when the frame that holds it and all frames before it are 
 disk only when the record of their end is durable (see `Barrier`), in segments that nobody needs any more and
 by compaction.
 
+In a group the journal is one of several that are alike (`adopt`, `take_over`). Nothing that the others may not
+have yet is compacted or freed then (`StoreFiles.stable`), so that the journal can be cut back to there (`rewind.py`); and
+what counts is the last record (`end_seq`), since numbers behind it that transient messages took mean nothing to others.
+
 Invariant: `durable_seq` never covers a record whose frame is not synced, and the disk always holds every
 record up to it that is still needed.
 """
@@ -23,10 +27,12 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
-from tidemark.errors import CorruptRecord, DiskFailed, DiskFull
+from tidemark.errors import CorruptRecord, DiskFailed, DiskFull, UnitRefused
 from tidemark.model import records
 from tidemark.model.arena import EVERYTHING, JOURNAL, Arena, Writer
+from tidemark.model.peers import Ends
 from tidemark.ports import Apart, Disk, Image, Recovered, Residents
 from tidemark.store import checkpoint
 from tidemark.store.checkpoint import Adoption, Checkpointer, Inline
@@ -37,12 +43,16 @@ from tidemark.store.frames import END, FRAME_BYTES, Survey, seal
 from tidemark.store.pager import Pager, Place
 from tidemark.store.recovery import Damage, Replay, Torn
 from tidemark.store.segment import HEAD_BYTES, JOURNAL_PREFIX, Barrier, Segment, with_history
+from tidemark.store.tables import first_whole, known_at, read_table
+from tidemark.store.units import JournalUnits
 
 SMALLEST_RECORD = records.HEAD_BYTES
 FIRST_BYTES = 4 << 20
 """The first segment of a start is small, so that starting is quick."""
 RECOVERY_CACHE_BYTES = 16 << 20
 """Messages that a start reads stay in memory up to this: fresh memory takes longer than reading them again later."""
+HELD = 1 << 62
+"""The ticket of a frame that is not handed to the disk yet."""
 IDLE_MS = 50
 """When nothing was written for so long, a frame without records says how far the log is durable."""
 
@@ -106,18 +116,29 @@ class Journal(Writer):
         files: StoreFiles | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
         wiring_first: Callable[[int], bool] = lambda _: True,
+        wiring_end: Callable[[], int] = lambda: 0,
+        wiring_durable: Callable[[], bool] = lambda: True,
+        wiring_takes_over: Callable[[bytes, int], object] = lambda *_: None,
         apart: Apart | None = None,
     ) -> None:
         """`files` is shared with the catalog log (`Store` does that); alone, the journal makes its own.
 
         Checkpoints are written `apart`, or here and now without it. `wiring_first(now_ms)` hands the wiring that is
-        not on its way yet to the disk; False: it has no room.
+        not on its way yet to the disk; False: it has no room. `wiring_end` is the sequence of its last change, `wiring_durable` says whether that is on the disk;
+        `wiring_takes_over(history, now_ms)` opens a history there, too.
         """
         super().__init__(arena, JOURNAL, config.extent_bytes)
         self.config = config
         self.files = files or StoreFiles(disk, config, random_bytes)
         self.pager = Pager(arena, disk, config.cache_bytes)
         self.durable_seq = 0
+        self.end_seq = 0
+        """The last sequence of the last record in a frame that is sealed."""
+        self.durable_end = 0
+        """The last sequence of the last record that is on the disk."""
+        self.log_start = 0
+        """Records up to here may be missing: compacted, freed, or never copied to this member."""
+        self.units = JournalUnits(self)
         self.full = False
         """There is no room on the disk: publishers must wait. `maintain` clears it."""
         self.failed: DiskFailed | None = None
@@ -135,6 +156,15 @@ class Journal(Writer):
         self._disk = disk
         self._owns_files = files is None
         self._wiring_first = wiring_first
+        self._wiring_end = wiring_end
+        self._wiring_durable = wiring_durable
+        self._wiring_takes_over = wiring_takes_over
+        self._grouped = False
+        self._queue_max = 0
+        """The highest queue number that segments named which are gone."""
+        self._covered: deque[tuple[int, int]] = deque()
+        """In a group: (last sequence of a frame's records, of what was put before it was sealed), where they differ."""
+        self._covers = 0
         self._sealed_seq = 0
         self._told_seq = 0
         """What `last_seq` said last while a frame was being filled: the end of that frame covers it."""
@@ -147,8 +177,11 @@ class Journal(Writer):
         self._previous = 0
         self._frame_start = 0
         self._place: Place | None = None
-        self._waiting: deque[tuple[int, int, int]] = deque()
-        """(ticket, last sequence, place of its end) of frames that are not durable yet."""
+        self._waiting: deque[tuple[int, int, int, int]] = deque()
+        """(ticket, last sequence, that of the last record, place of its end) of frames that are not durable yet."""
+        self._held: deque[tuple[Segment, Place | None, int, memoryview | bytes, int, int]] = deque()
+        """In a group: (segment, place, offset, bytes, last sequence, that of the last record) of frames that wait for
+        the wiring before them to be on the disk."""
         self._next: Segment | None = None
         self._now_ms = 0
         self._flushes = 0
@@ -269,8 +302,12 @@ class Journal(Writer):
         self._records += survey.records - before
         place.ends = place.ends or survey.ends_bytes > ends
         self._sealed_seq = max(self._sealed_seq, last_seq, upto)
-        end_place = self._submit(segment, offset, view, self._sealed_seq)
-        place.used, place.ticket = end, segment.ticket
+        self.end_seq = max(self.end_seq, last_seq)
+        place.last_seq = max(place.last_seq, last_seq)
+        if self._grouped and self._sealed_seq > self.end_seq:
+            self._covered.append((self.end_seq, self._sealed_seq))
+        end_place = self._submit(segment, place, offset, view)
+        place.used = end
         self._frame_start = end
         self._patient_bytes = 0
         if self.capacity - end >= FRAME_BYTES + SMALLEST_RECORD:
@@ -279,20 +316,45 @@ class Journal(Writer):
             self.capacity = end
         return end_place
 
-    def _submit(self, segment: Segment, offset: int, data: memoryview | bytes, last_seq: int) -> int:
-        """Hand a frame to the disk. Returns the place where it ends."""
-        try:
-            segment.ticket = self.files.submit(segment.name, offset, data)
-        except DiskFailed as problem:
-            self.failed = problem
-            raise
+    def _submit(self, segment: Segment, place: Place | None, offset: int, data: memoryview | bytes) -> int:
+        """Hand a frame to the disk. Returns the place where it ends.
+
+        In a group it is held back while wiring is on its way. A crash may keep a frame and lose one that was written
+        before it, if neither was synced. By itself a node would miss the messages of a queue that never was; here the
+        queue comes back from another member, and the messages would not.
+        """
         segment.used = offset + len(data)
         self._written_ms = self._now_ms
         self._frames += 1
         self._bytes += len(data)
-        end_place = segment.place(segment.used)
-        self._waiting.append((segment.ticket, last_seq, end_place))
-        return end_place
+        facts = segment, place, offset, data, self._sealed_seq, self.end_seq
+        if self._grouped and (self._held or not self._wiring_durable()):
+            self._held.append(facts)
+            segment.ticket = HELD
+            if place is not None:
+                place.ticket = HELD
+        else:
+            self._hand_over(*facts)
+        return segment.place(segment.used)
+
+    def _hand_over(
+        self,
+        segment: Segment,
+        place: Place | None,
+        offset: int,
+        data: memoryview | bytes,
+        last_seq: int,
+        end_seq: int,
+    ) -> None:
+        try:
+            ticket = self.files.submit(segment.name, offset, data)
+        except DiskFailed as problem:
+            self.failed = problem
+            raise
+        segment.ticket = ticket
+        if place is not None:
+            place.ticket = ticket
+        self._waiting.append((ticket, last_seq, end_seq, segment.place(offset + len(data))))
 
     # Extents and segments ------------------------------------------------------------------------
 
@@ -344,11 +406,14 @@ class Journal(Writer):
             # The reserve was taken: publishers must wait now, not when `maintain` finds out.
             self.full = self.full or (reserved and not self.files.has_reserve)
         self._next = None
+        self._go_on_in(following)
+        return following
+
+    def _go_on_in(self, segment: Segment) -> None:
         if not self.segments[-1].sealed:
             self._end_segment()
-        self.segments.append(following)
-        self._previous = following.crc
-        return following
+        self.segments.append(segment)
+        self._previous = segment.crc
 
     def _new_segment(self, size: int) -> Segment:
         segment = Segment(
@@ -359,7 +424,8 @@ class Journal(Writer):
             size=size,
             store=self.files.store,
             # Not the arena's next: the record that wants a new segment may have its sequence already.
-            base_seq=self._sealed_seq + 1,
+            base_seq=self.end_seq + 1,
+            log_start=self.log_start,
             start=self.files.status.generation,
             salt=self.files.salt(),
             made_ms=self._now_ms,
@@ -374,7 +440,7 @@ class Journal(Writer):
         place = segment.place(segment.used)
         seal(memoryview(end), place, self._now_ms, self._durable_place, self._previous, END, Survey())
         self._claimed_place = self._durable_place
-        self._submit(segment, segment.used, bytes(end), self._sealed_seq)
+        self._submit(segment, None, segment.used, bytes(end))
         segment.sealed = True
         self.look_for_dead = True
 
@@ -396,8 +462,12 @@ class Journal(Writer):
         self.completed_ticket = done
         waiting = self._waiting
         while waiting and waiting[0][0] <= done:
-            _, seq, self._durable_place = waiting.popleft()
+            _, seq, self.durable_end, self._durable_place = waiting.popleft()
             self.durable_seq = max(self.durable_seq, seq)
+        if self._held and self._wiring_durable():
+            held, self._held = self._held, deque()
+            for facts in held:
+                self._hand_over(*facts)
         return self.durable_seq
 
     def barrier(self) -> Barrier:
@@ -405,10 +475,123 @@ class Journal(Writer):
 
     def passed(self, barrier: Barrier) -> bool:
         if barrier.ticket is None:
-            if self._flushes <= barrier.flushes:
+            if self._flushes <= barrier.flushes or self._held:
                 return False
             barrier.ticket = self.files.last_ticket
-        return self.completed_ticket >= barrier.ticket
+            barrier.ends = self.ends
+        return self.completed_ticket >= barrier.ticket and self.is_stable(barrier.ends)
+
+    # In a group ----------------------------------------------------------------------------------
+
+    @property
+    def ends(self) -> Ends:
+        """The last record of both logs that was handed to the disk."""
+        return Ends(self._wiring_end(), self.end_seq)
+
+    def is_stable(self, ends: Ends) -> bool:
+        """Whether the logs will never be cut back to before this."""
+        stable = self.files.stable
+        return stable is None or stable.covers(ends)
+
+    @property
+    def recorded_seq(self) -> int:
+        """Up to where compaction may say of ends that they are recorded. In a group, numbers behind the last record
+        that is sealed may come again, with another meaning."""
+        return self.end_seq if self.shared else self.last_seq
+
+    @property
+    def shared(self) -> bool:
+        """Other members may have this log, or have had it."""
+        return self._grouped or bool(self.files.status.cluster)
+
+    @property
+    def queue_max(self) -> int:
+        """The highest queue number that the journal names or named."""
+        return max(self._queue_max, max((segment.survey.queue_max for segment in self.segments), default=0))
+
+    def covers(self, seq: int) -> int:
+        """What may be called safe when the record with this sequence is: transient messages that were accepted
+        before its frame was sealed have later numbers, and somebody may wait for these."""
+        covered = self._covered
+        while covered and covered[0][0] <= seq:
+            self._covers = covered.popleft()[1]
+        return max(seq, self._covers)
+
+    def adopt(self, payload: memoryview, now_ms: int) -> tuple[int, int, int]:
+        """Store the records of one frame that another member sealed, as a frame, and hand it to the disk.
+
+        Returns where they lie: extent, start and end.
+
+        Raises:
+            UnitRefused: they are not well-formed or do not come behind the last record. Nothing has changed.
+            DiskFull: there is no room for them; they are not stored.
+            DiskFailed: the journal has stopped for good.
+        """
+        if self.failed is not None:
+            raise self.failed
+        self._now_ms = now_ms
+        self._seal(self._told_seq)
+        # It is checked whole when it is sealed.
+        first = _first_seq(payload)
+        if first <= self.end_seq:
+            raise UnitRefused(log="JOURNAL", problem=f"it begins at {first}, the log ends at {self.end_seq}")
+        table = read_table("JOURNAL", payload, self.histories, self.log_start)
+        if table is not None and table != (self.histories, self.log_start):
+            self._open_chapter(*table)
+        self.ensure(len(payload))
+        number, start = self.number, self.used
+        self.append(cast("bytes", payload))
+        try:
+            self._records_place = self._close_frame(0)
+        except ValueError as problem:
+            self.used = start
+            raise UnitRefused(log="JOURNAL", problem=str(problem)) from problem
+        self.arena.next_seq = max(self.arena.next_seq, self.end_seq + 1)
+        return number, start, self._frame_start
+
+    def take_over(self, history: bytes, now_ms: int) -> int:
+        """Open a history here and now. Returns where it begins. Doing it again changes nothing.
+
+        Raises:
+            DiskFull: there is no room; nothing has changed.
+            DiskFailed: the journal has stopped for good.
+        """
+        if self.histories and self.histories[0][0] == history:
+            return self.histories[0][1]
+        if self.failed is not None:
+            raise self.failed
+        self._now_ms = now_ms
+        self._seal(self._told_seq)
+        seq = self.arena.next_seq
+        self._open_chapter(with_history(self.histories, history, seq), self.log_start)
+        self.arena.next_seq += 1
+        self.append(records.encode_takeover(seq, now_ms, history))
+        self._records_place = self._close_frame(seq)
+        return seq
+
+    def _open_chapter(self, histories: list[tuple[bytes, int]], log_start: int) -> None:
+        """Go on in a new segment that has this table in its head: segments that a checkpoint knows are not read."""
+        self._close_extent()
+        following, self._next = self._next, None
+        if following is not None:
+            self.files.retire(following.name, following.size)
+        before = self.histories, self.log_start
+        self.histories, self.log_start = histories, log_start
+        try:
+            segment = self._new_segment(min(self.config.segment_bytes // 2, FIRST_BYTES))
+            self.files.make(segment, reserve=True)
+            self._go_on_in(segment)
+        except DiskFull:
+            self.histories, self.log_start = before
+            raise
+        except DiskFailed as problem:
+            self.failed = problem
+            raise
+
+    def lost(self, upto: int) -> None:
+        """Records up to here are no longer all there."""
+        self.log_start = max(self.log_start, upto)
+        self.units.lost(upto)
 
     # Checkpoints ---------------------------------------------------------------------------------
 
@@ -419,7 +602,7 @@ class Journal(Writer):
             return None
         self.hurry = True
         self.flush(now_ms)
-        return self.end
+        return None if self._held else self.end
 
     @property
     def moving(self) -> bool:
@@ -466,8 +649,13 @@ class Journal(Writer):
         now_ms: int,
         queue_name: Callable[[int], str | None] = lambda _: None,
         image: Image | None = None,
+        *,
+        open_history: bool = True,
     ) -> RecoveryReport:
         """Give every record to `into`, in the order they were written; then open a new history.
+
+        A member of a group does not `open_history`: nothing is written into the log, and nothing is compacted or
+        freed until `StoreFiles.stable` says how far.
 
         With an `image` a checkpoint is used if there is one, and only what came after it is read.
 
@@ -497,7 +685,8 @@ class Journal(Writer):
         for chunk in replay.chunks():
             number = self.arena.adopt_extent(JOURNAL, len(chunk.data))
             ends = chunk.survey.ends_bytes > 0
-            place = Place(chunk.segment, chunk.offset, len(chunk.data), chunk.previous, ends=ends)
+            where = chunk.offset, len(chunk.data), chunk.previous, chunk.survey.last_seq
+            place = Place(chunk.segment, *where, ends=ends)
             self.pager.add(number, place, resident=True)
             chunk.segment.extents.append(number)
             self.arena.load_extent(number, chunk.data)
@@ -513,20 +702,31 @@ class Journal(Writer):
         self.checkpointer.started(size, now_ms)
         self.segments = replay.segments
         self.next_id = replay.highest_id + 1
-        last_seq = max((segment.last_seq for segment in self.segments), default=0)
         # Transient messages take sequences too, which a crash forgets. None that compaction has named may come
-        # again: `compacted_upto` would speak of ends that were recorded later.
-        compacted = max((segment.compacted_upto for segment in self.segments), default=0)
-        self.arena.next_seq = max(
-            self.arena.next_seq, last_seq + 1, compacted + 1, self.files.found.last_seq + 1
-        )
-        self._sealed_seq = self.durable_seq = last_seq
+        # again: `compacted_upto` would speak of ends that were recorded later. What it names was on the disk, and the
+        # last of it may be among what compaction left out.
+        last_seq = max((max(one.last_seq, one.compacted_upto) for one in self.segments), default=0)
+        self.arena.next_seq = max(self.arena.next_seq, last_seq + 1)
+        if not self.files.found.cluster:
+            # In a cluster a history begins right behind the last record, so that all members agree on where.
+            self.arena.next_seq = max(self.arena.next_seq, self.files.found.last_seq + 1)
+        self._sealed_seq = self.durable_seq = self.end_seq = self.durable_end = last_seq
+        self.log_start = first_whole(self.segments)
         self._take_stock()
-        history = self._open_history(now_ms)
+        newest = max(self.segments, key=lambda segment: (segment.start, segment.id), default=None)
+        self.histories = newest.histories if newest else []
+        if not open_history:
+            self._grouped, self.files.stable = True, Ends()
+        if self.shared:
+            self.histories = known_at(self.histories, last_seq)
+        if open_history:
+            self._open_history(now_ms)
+        else:
+            self._first_segment()
         return RecoveryReport(
             found=str(self.files.found),
             generation=self.files.status.generation,
-            history=history.hex(),
+            history=self.histories[0][0].hex() if self.histories else "",
             segments=len(self.segments) - 1,
             frames=replay.frames,
             records=count,
@@ -548,23 +748,26 @@ class Journal(Writer):
                 if self.arena.extent(number).live == 0:
                     self._note_empty(number)
 
-    def _open_history(self, now_ms: int) -> bytes:
-        """A new history begins with every start, in a segment of its own that names it in its head."""
-        history = self.files.random_bytes(16)
-        newest = max(self.segments, key=lambda segment: (segment.start, segment.id), default=None)
-        older = newest.histories if newest else []
-        self.histories = with_history(older, history, self.arena.next_seq)
+    def _first_segment(self) -> None:
         segment = self._new_segment(min(self.config.segment_bytes // 2, FIRST_BYTES))
         self.files.make(segment, reserve=True)
         self.segments.append(segment)
         self._previous = segment.crc
         self._durable_place = segment.place(0)
-        self.files.update(history=history.hex())
+
+    def _open_history(self, now_ms: int) -> None:
+        """A new history begins with every start, in a segment of its own that names it in its head."""
+        history = self.files.random_bytes(16)
+        self._wiring_takes_over(history, now_ms)
+        self.histories = with_history(self.histories, history, self.arena.next_seq)
+        status = self.files.status
+        alone_from = (status.alone_from or self.arena.next_seq) if status.cluster else 0
+        self.files.update(history=history.hex(), role="alone", alone_from=alone_from)
+        self._first_segment()
         seq = self.arena.next_seq
         self.arena.next_seq += 1
         self.append(records.encode_takeover(seq, now_ms, history))
         self.flush(now_ms)
-        return history
 
     def close(self, now_ms: int) -> None:
         """A clean end: write what there is and put an END frame behind it. `Store.close` says so on the disk.
@@ -580,7 +783,7 @@ class Journal(Writer):
     @property
     def idle(self) -> bool:
         """Everything that was submitted is durable."""
-        return not self._waiting
+        return not self._waiting and not self._held
 
     @property
     def end(self) -> int:
@@ -622,14 +825,16 @@ class Journal(Writer):
         Every frame tells how far the log was durable when it was sealed, which is short of itself and of what
         was on its way then. Without another frame, damage to these would look like a torn tail.
         """
-        if self._waiting or self._filled() or self._claimed_place >= self._records_place:
+        if self._waiting or self._held or self._filled() or self._claimed_place >= self._records_place:
             return
         if 0 <= now_ms - self._written_ms < IDLE_MS:
             return
         if self.used - self._frame_start < FRAME_BYTES:
             # The extent is full. If the segment is, too, the END frame tells the place, once the next is there.
+            # In a group a segment that is not the first has records, so that the log's end is always known.
             need, active = FRAME_BYTES + SMALLEST_RECORD, self.segments[-1]
-            if need > active.size - active.used - FRAME_BYTES and self._next is None:
+            full = need > active.size - active.used - FRAME_BYTES
+            if full and (self._next is None or self._grouped):
                 return
             self._close_extent()
             self._open_extent(need)
@@ -691,6 +896,9 @@ class Journal(Writer):
     def drop(self, segment: Segment) -> None:
         """Give the file of a segment back and free its extents. No queue may point into it."""
         assert all(self.arena.extent(number).live == 0 for number in segment.extents)
+        self._queue_max = max(self._queue_max, segment.survey.queue_max)
+        if segment.survey.records:
+            self.lost(segment.survey.last_seq)
         self.files.retire(segment.name, segment.size)
         for number in segment.extents:
             self.pager.remove(number)
@@ -733,6 +941,7 @@ class Journal(Writer):
             size = min(self.config.segment_bytes, max(2 * active.size, FIRST_BYTES))
             if self._next is None and active.used > active.size // 4 and self.files.prefill(size):
                 segment = self._new_segment(size)
+                segment.prepared = True
                 self.files.make(segment)
                 self._next = segment
             if self.files.has_reserve and not self.files.filling:
@@ -743,6 +952,18 @@ class Journal(Writer):
             for name in self._disk.list(checkpoint.PREFIX):
                 self.files.discard(name)
 
+    def bytes_after(self, seq: int) -> int:
+        """About how much was written behind this sequence."""
+        total = 0
+        for segment in reversed(self.segments):
+            if segment.base_seq <= seq:
+                records = segment.last_seq - segment.base_seq + 1
+                if records > 0 and seq < segment.last_seq:
+                    total += segment.used * (segment.last_seq - seq) // records
+                break
+            total += segment.used
+        return total
+
     def statistics(self) -> JournalStatistics:
         return JournalStatistics(
             durable_seq=self.durable_seq,
@@ -752,7 +973,7 @@ class Journal(Writer):
             bytes_written=self._bytes,
             frames=self._frames,
             records=self._records,
-            waiting=len(self._waiting),
+            waiting=len(self._waiting) + len(self._held),
             compactions=self._compactor.finished,
             compacted_bytes=self._compactor.bytes_in,
             checkpoints=self.checkpointer.made,
@@ -762,3 +983,9 @@ class Journal(Writer):
             resident_bytes=self.arena.resident_bytes,
             full=self.full,
         )
+
+
+def _first_seq(payload: memoryview) -> int:
+    if len(payload) < SMALLEST_RECORD or len(payload) % 8:
+        raise UnitRefused(log="JOURNAL", problem=f"{len(payload)} bytes are no records")
+    return records.record_seq(payload)

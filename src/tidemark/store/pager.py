@@ -38,6 +38,8 @@ class Place:
     used: int
     previous: int
     """The checksum that its first frame names as that of the one before."""
+    last_seq: int = 0
+    """The last sequence in it; 0 if it has no records."""
     ticket: int = 0
     """The write that makes its last frame durable."""
     ends: bool = False

@@ -175,6 +175,16 @@ class Replay:
                 self.segments = self.segments[: index + 1]
                 return
 
+    def frames_of(self, index: int) -> Iterator[Chunk]:
+        """The good frames of one segment only; `cut` is set if the log ends in it."""
+        return self._segment(index, self.segments[index])
+
+    def claimed(self, index: int) -> int:
+        """The furthest place that a good frame of this segment knew to be durable, or one of those behind it."""
+        claims = [self._claim(self.segments[index], HEAD_BYTES)]
+        claims += [self._claim(later, HEAD_BYTES) for later in self.segments[index + 1 :]]
+        return max(claims)
+
     def _segment(self, index: int, segment: Segment) -> Iterator[Chunk]:
         size = segment.size
         position, previous, chained, want = HEAD_BYTES, segment.crc, True, self._chunk_bytes

@@ -10,13 +10,15 @@ The head, little-endian, zeros after the table:
     | TIDEMARK | version | 4096    | flags  | store uuid  | id    | gener-| size /  | low  | high |
     |          |         |         |        |             |       | ation | 4096    |      |      |
     +----------+---------+---------+--------+-------------+-------+-------+---------+------+------+
-    64         72               80          88     96        104          108     112           120  128
-    +----------+----------------+-----------+------+---------+------------+-------+-------------+----+-------------+
-    | base seq | compacted upto | start no. | salt | made ms | histories  | crc   | buried upto | 0  | table, 24 B |
-    +----------+----------------+-----------+------+---------+------------+-------+-------------+----+-------------+
+    64         72               80          88     96        104          108     112           120         128
+    +----------+----------------+-----------+------+---------+------------+-------+-------------+-----------+---------+
+    | base seq | compacted upto | start no. | salt | made ms | histories  | crc   | buried upto | log start | table   |
+    +----------+----------------+-----------+------+---------+------------+-------+-------------+-----------+---------+
 
-`low`..`high` are the ids that a compacted segment stands for: it hides those of a lower generation. The
-table says which history (16 bytes) began at which sequence (8), newest first. The salt makes the checksum
+`low`..`high` are the ids that a compacted segment stands for: it hides those of a lower generation. `base seq` is
+the sequence behind that of the last record before the segment. `log start` is how far the log had lost records, by
+compaction or because it was copied, when the segment was made: behind it nothing is missing. The table says
+which history (16 bytes) began at which sequence (8), newest first. The salt makes the checksum
 of every head another one; it seeds the chain of frames, so that bytes of a recycled file's earlier life
 are never taken for this one's.
 
@@ -29,9 +31,10 @@ import re
 import struct
 from dataclasses import dataclass, field
 
+from tidemark.model.peers import Ends
 from tidemark.store.frames import OFFSET_BITS, Survey, crc32c
 
-HEAD = struct.Struct("<8sHHI16sQIIQQQQQQqIIQ8x")
+HEAD = struct.Struct("<8sHHI16sQIIQQQQQQqIIQQ")
 HEAD_BYTES = 4096
 assert HEAD.size == 128
 MAGIC = b"TIDEMARK"
@@ -42,6 +45,7 @@ _NEWEST_KEPT = HISTORIES_MAX // 2
 _CRC_AT = 108
 
 COMPACTED = 1
+PREPARED = 2
 
 _NAME = re.compile(r"(seg|catalog)-([0-9a-f]{16})-([0-9]{4,})\.log")
 
@@ -76,6 +80,8 @@ class Barrier:
 
     flushes: int
     ticket: int | None = None
+    ends: Ends = field(default_factory=Ends)
+    """How far both logs went then: in a group, the other members must have that, too (`StoreFiles.stable`)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,12 +100,16 @@ class Segment:
     """Messages whose end was recorded at or before this sequence are not in this segment any more."""
     buried_upto: int = 0
     """Messages of streams that were superseded at or before this sequence are not in this segment any more."""
+    log_start: int = 0
+    """Records up to here may be missing from the log."""
     start: int = 0
     """The how-many-th start of the store made it."""
     salt: int
     made_ms: int
     histories: list[tuple[bytes, int]] = field(default_factory=list)
     compacted: bool = False
+    prepared: bool = False
+    """It was made before it was needed: more records than `base_seq` says may have come before it."""
     crc: int = 0
     """The checksum of its head."""
 
@@ -155,7 +165,7 @@ class Segment:
             MAGIC,
             VERSION,
             HEAD_BYTES,
-            COMPACTED if self.compacted else 0,
+            (COMPACTED if self.compacted else 0) | (PREPARED if self.prepared else 0),
             self.store,
             self.id,
             self.generation,
@@ -170,6 +180,7 @@ class Segment:
             len(histories),
             0,
             self.buried_upto,
+            self.log_start,
         )
         for index, history in enumerate(histories):
             HISTORY.pack_into(head, HEAD.size + index * HISTORY.size, *history)
@@ -198,7 +209,7 @@ def decode_head(name: str, data: bytes) -> Segment:
     (magic, version, length, flags, store, number, generation, blocks, low, high, base, upto, *rest) = (
         HEAD.unpack_from(data)
     )
-    start, salt, made_ms, count, crc, buried = rest
+    start, salt, made_ms, count, crc, buried, log_start = rest
     if magic != MAGIC:
         raise ValueError("it does not begin with the mark of a segment")
     plain = bytearray(data[:HEAD_BYTES])
@@ -221,10 +232,12 @@ def decode_head(name: str, data: bytes) -> Segment:
         base_seq=base,
         compacted_upto=upto,
         buried_upto=buried,
+        log_start=log_start,
         start=start,
         salt=salt,
         made_ms=made_ms,
         histories=histories,
         compacted=bool(flags & COMPACTED),
+        prepared=bool(flags & PREPARED),
         crc=crc,
     )

@@ -2,7 +2,7 @@
 
 Both are one JSON object with a checksum, replaced as a whole (new file, sync, rename).
 
-    empty    there is no META: nobody has used this directory yet
+    empty    there is no META: nobody has used this directory yet; or it was reset (`rewind.reset`)
     clean    the last process closed the store; `end` is where the journal ended
     dirty    a process uses it, or died while it did
 
@@ -39,6 +39,14 @@ class Status:
     """Clean only: the place where the catalog log ends."""
     last_seq: int = 0
     """Clean only: the highest sequence in the journal."""
+    cluster: str = ""
+    """The UUID of the cluster that it belongs to, in hex; empty: to none."""
+    epoch: int = 0
+    """The last epoch of that cluster in which it took part."""
+    role: str = "alone"
+    """What it was then: alone, leader or backup."""
+    alone_from: int = 0
+    """It was started without its cluster: that history begins here in the journal. 0: never."""
 
     def __str__(self) -> str:
         return f"clean({self.store})" if self.state == "clean" else self.state
@@ -57,7 +65,7 @@ def read_status(disk: Disk) -> Status:
                 path=strangers[0], problem="it holds files but no META of a store; choose an empty directory"
             )
         return Status(state="empty")
-    meta = _read(disk, META)
+    meta = read_facts(disk, META)
     if meta is None:
         raise StoreForeign(path=META, problem="META cannot be read; restore it from a copy of the directory")
     if meta.get("format") != FORMAT:
@@ -65,7 +73,7 @@ def read_status(disk: Disk) -> Status:
             path=META, problem=f"its format is {meta.get('format')}, this version reads {FORMAT}"
         )
     dirty = Status(state="dirty", store=str(meta["store"]))
-    status = _read(disk, STATUS) if disk.exists(STATUS) else None
+    status = read_facts(disk, STATUS) if disk.exists(STATUS) else None
     if status is None or status.get("store") != meta["store"]:
         # Unreadable is treated as dirty: that only costs the proof of where a clean stop ended.
         return dirty
@@ -76,14 +84,15 @@ def read_status(disk: Disk) -> Status:
 
 
 def write_meta(disk: Disk, store: str) -> None:
-    _write(disk, META, {"format": FORMAT, "store": store})
+    write_facts(disk, META, {"format": FORMAT, "store": store})
 
 
 def write_status(disk: Disk, status: Status) -> None:
-    _write(disk, STATUS, asdict(status))
+    write_facts(disk, STATUS, asdict(status))
 
 
-def _read(disk: Disk, name: str) -> dict[str, Any] | None:
+def read_facts(disk: Disk, name: str) -> dict[str, Any] | None:
+    """What `write_facts` wrote; None if it cannot be read."""
     try:
         line, crc = disk.read(name, 0, 1 << 16).decode("ascii").splitlines()
         return json.loads(line) if int(crc, 16) == crc32c(line.encode()) else None
@@ -91,7 +100,8 @@ def _read(disk: Disk, name: str) -> dict[str, Any] | None:
         return None
 
 
-def _write(disk: Disk, name: str, facts: dict[str, Any]) -> None:
+def write_facts(disk: Disk, name: str, facts: dict[str, Any]) -> None:
+    """Have this in the file of this name: what was there before, or all of it."""
     line = json.dumps(facts, sort_keys=True)
     temporary = f"tmp-{name}"
     if disk.exists(temporary):
