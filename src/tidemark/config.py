@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tidemark.broker.config import BrokerConfig
+from tidemark.cluster.config import ClusterConfig
 from tidemark.errors import ConfigError
 from tidemark.frontend.amqp091.config import Amqp091Config
 from tidemark.frontend.stream.config import StreamConfig
@@ -63,7 +64,7 @@ class ListenConfig:
     amqp: str = setting("127.0.0.1:5672", "Where AMQP clients connect, HOST:PORT. Empty is nowhere.")
     amqps: str = setting("", "Where AMQP clients connect with TLS, HOST:PORT. Empty is nowhere.")
     admin: str = setting("127.0.0.1:15672", "Where the management API listens, HOST:PORT. Empty is nowhere.")
-    peer: str = setting("", "Where other members of a cluster connect. This version stands alone.")
+    peer: str = setting("", "Where other members of the cluster connect, HOST:PORT.")
     backlog: int = setting(1024, "Connections that may wait to be accepted.")
 
     def __post_init__(self) -> None:
@@ -135,6 +136,7 @@ SECTIONS: dict[str, type[Any]] = {
     "store": StoreConfig,
     "amqp091": Amqp091Config,
     "stream": StreamConfig,
+    "cluster": ClusterConfig,
 }
 
 
@@ -149,6 +151,7 @@ class Config:
     store: StoreConfig
     amqp091: Amqp091Config
     stream: StreamConfig
+    cluster: ClusterConfig
     origins: Mapping[str, str]
     """Key → "default", "file NAME", the environment variable or the flag."""
 
@@ -197,9 +200,16 @@ def _assemble(known: Mapping[str, Setting], given: Mapping[str, tuple[Any, str]]
         config = Config(**sections, origins=origins)
         if config.listen.amqps and config.tls.certificate is None:
             raise ConfigError(key="tls.certificate", problem="is needed to listen on listen.amqps")
+        _check_cluster(config)
         return config
     except ConfigError as error:
         raise _blaming(error, origins) from None
+
+
+def _check_cluster(config: Config) -> None:
+    """A member has an address for its peers. Whether it needs a secret is known when that address is."""
+    if config.cluster.name and not config.listen.peer:
+        raise ConfigError(key="listen.peer", problem="is needed when cluster.name is set")
 
 
 def _blaming(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:

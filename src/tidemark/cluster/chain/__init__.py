@@ -1,0 +1,1 @@
+"""Chains: every member feeds the next one."""

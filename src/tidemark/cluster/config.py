@@ -1,0 +1,91 @@
+"""What an operator can set about a cluster: the `[cluster]` table of the config file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tidemark.errors import ConfigError
+from tidemark.model.settings import setting
+
+MiB = 1024 * 1024
+GiB = 1024 * MiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    name: str = setting("", "Name of the cluster that this broker is a member of. Empty: it stands alone.")
+    mode: Literal["standby", "chain"] = setting(
+        "standby", "How members are fed: all by the leader, or each by the one before it."
+    )
+    provider: Literal["etcd", "external"] = setting(
+        "etcd", "Who says which member leads: an etcd, or an operator or resource manager by command."
+    )
+    etcd: tuple[str, ...] = setting(("127.0.0.1:2379",), "Where etcd listens, HOST:PORT, one or several.")
+    size: int = setting(1, "Members that must be there before the cluster is founded.")
+    peers: tuple[str, ...] = setting(
+        (), "Where to dial peers, NAME=HOST:PORT; stronger than the address that a peer has registered."
+    )
+    secret_file: Path | None = setting(None, "File with the secret by which members know one another.")
+    peer_certificate: Path | None = setting(
+        None, "PEM file with this member's certificate for links with peers; with it they are encrypted."
+    )
+    peer_key: Path | None = setting(None, "PEM file with its private key, if it is not in the same file.")
+    peer_authorities: Path | None = setting(
+        None, "PEM file with the authorities that sign the members' certificates."
+    )
+    lease_s: int = setting(2, "How long a member that is not heard of still counts as alive.")
+    lease_margin: float = setting(
+        0.25, "Share of the lease that a leader gives away, for clocks that do not run alike."
+    )
+    backup_timeout_ms: int = setting(
+        5000,
+        "How long publishers wait for a ready member that does not answer; then the cluster does without it.",
+    )
+    link_grace_ms: int = setting(200, "The same, for a member whose link is broken.")
+    takeover_stagger_ms: int = setting(
+        150, "How much longer each next ready member waits before it offers itself as the leader."
+    )
+    window_bytes: int = setting(8 * MiB, "Most that is on its way to a member and not acknowledged.")
+    lag_bytes: int = setting(
+        64 * MiB, "When a ready member has so much less on its disk than the leader, publishers wait for it."
+    )
+    keep_bytes: int = setting(
+        1 * GiB, "Log that is kept for members that are away, so that they need not start over."
+    )
+    chain_tails: int = setting(1, "In a chain: how many members at its end are fed by the same one.")
+    client_access: Literal["relay", "redirect", "reject"] = setting(
+        "relay", "What becomes of a client that connects to a member that does not lead."
+    )
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("size", 1, 100),
+            ("lease_s", 1, 600),
+            ("backup_timeout_ms", 10, 600_000),
+            ("link_grace_ms", 0, 600_000),
+            ("takeover_stagger_ms", 1, 60_000),
+            ("window_bytes", 64 * 1024, 1 << 40),
+            ("lag_bytes", 1 * MiB, 1 << 40),
+            ("keep_bytes", 0, 1 << 50),
+            ("chain_tails", 1, 100),
+        ):
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(key=f"cluster.{name}", problem=f"must be {least} to {most}")
+        if not 0 <= self.lease_margin <= 0.9:
+            raise ConfigError(key="cluster.lease_margin", problem="must be 0 to 0.9")
+        if self.name and (not self.name.isprintable() or any(c in self.name for c in " /")):
+            raise ConfigError(key="cluster.name", problem=f"must be a word without '/', not {self.name!r}")
+        for entry in self.peers:
+            peer, equals, address = entry.partition("=")
+            if not peer or not equals or ":" not in address:
+                raise ConfigError(key="cluster.peers", problem=f"must be NAME=HOST:PORT, not {entry!r}")
+        for name in ("secret_file", "peer_certificate", "peer_key", "peer_authorities"):
+            path = getattr(self, name)
+            if path is not None and not path.is_file():
+                raise ConfigError(key=f"cluster.{name}", problem=f"there is no file {path}")
+
+    @property
+    def lease_ms(self) -> int:
+        return self.lease_s * 1000

@@ -1,0 +1,222 @@
+"""What a leader knows of the others while its epoch lasts: who counts, who is late, who may come in.
+
+*Required* are those without which nothing is complete: the ready members of the view, those that are *guarded*
+because they are about to become ready, and all that a view names which was proposed and whose fate is not known yet.
+A member is late when it has had no link, or has owed an acknowledgement, for too long, and the one that feeds it has
+not; the leader then asks for a view without it, and it stays required until that view is there.
+
+A reader that keeps up is guarded: from then on nothing completes without it. When it holds all that is complete
+nothing can be missing any more, and the leader asks for a view in which it is ready. One that was left out waits
+longer from time to time before it is guarded again, so that a member with a bad link does not hold publishers up
+again and again.
+
+Invariant: whoever may be ready in the view that is kept, is required here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidemark.cluster.config import ClusterConfig
+from tidemark.cluster.progress import Progress
+from tidemark.cluster.topology import Topology
+from tidemark.model.peers import Ends, Name, View
+
+AWAY_MS_MAX = 30_000
+"""Longest that a member which was left out again and again waits before it is let in."""
+GOOD_MS = 60_000
+"""After so long without being left out it is like any other."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """What the leader holds a ready member to."""
+
+    source: Name
+    since: int
+    """When it lost its link, or when `mark` was set."""
+    met: bool = False
+    """It has answered in this epoch, with this source."""
+    linked: bool = False
+    expected: bool = False
+    """It was ready under the leader before: it is given more time than one that only has to find another source."""
+    mark: Ends = field(default_factory=Ends)
+    """The leader's own disk at `since`: what the member must have in time."""
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A reader that is not ready."""
+
+    mark: Ends
+    since: int
+    guarded_at: int | None = None
+
+
+@dataclass(slots=True)
+class Record:
+    """How often a member was left out."""
+
+    times: int = 0
+    at: int = 0
+
+
+@dataclass(slots=True)
+class Reign:
+    me: Name
+    config: ClusterConfig
+    topology: Topology
+    view: View
+    now: int
+    progress: Progress = field(default_factory=Progress)
+    watches: dict[Name, Watch] = field(default_factory=dict)
+    candidates: dict[Name, Candidate] = field(default_factory=dict)
+    records: dict[Name, Record] = field(default_factory=dict)
+    gone: set[Name] = field(default_factory=set)
+    """Members whose lease has ended."""
+    unwanted: dict[Name, str] = field(default_factory=dict)
+    """To be left out whether they are late or not, and why."""
+    barred: set[Name] = field(default_factory=set)
+    """An operator dropped them: they come in again when they connect anew."""
+
+    def __post_init__(self) -> None:
+        self.see(self.view, ())
+        for watch in self.watches.values():
+            watch.expected = True
+
+    def see(self, view: View, undecided: tuple[View, ...]) -> None:
+        """The view of this epoch is that now; of those proposed nobody knows yet."""
+        for name in self.view.ready:
+            if name not in view.ready:
+                record = self.records.setdefault(name, Record())
+                record.times = record.times + 1 if self.now - record.at < GOOD_MS else 1
+                record.at = self.now
+                self.progress.forget(name)
+                self.candidates.pop(name, None)
+        self.view = view
+        others = [name for name in view.ready if name != self.me]
+        for name in [name for name in self.watches if name not in others]:
+            del self.watches[name]
+        for name in others:
+            self.candidates.pop(name, None)
+            source = self.topology.source(view, name)
+            watch = self.watches.get(name)
+            if watch is None or watch.source != source:
+                self.watches[name] = Watch(source, self.now)
+        self.unwanted = {name: why for name, why in self.unwanted.items() if name in others}
+        self.require(undecided)
+
+    def require(self, undecided: tuple[View, ...]) -> None:
+        names = set(self.view.ready)
+        for view in undecided:
+            names.update(view.ready)
+        names.update(name for name, one in self.candidates.items() if one.guarded_at is not None)
+        names.discard(self.me)
+        self.progress.required = names
+
+    def greet(self, reader: Name, durable: Ends, own: Ends) -> None:
+        """It reads from the leader itself now, and holds this."""
+        if reader in self.view.ready:
+            self.progress.acked(reader, durable)
+        else:
+            self.candidates.pop(reader, None)
+            self.admit(reader, durable, own)
+
+    def admit(self, reader: Name, durable: Ends, own: Ends) -> None:
+        """It may become ready, if it is not on its way to already."""
+        if reader not in self.candidates:
+            self.progress.begin(reader, durable)
+            self.candidates[reader] = Candidate(own, self.now)
+
+    def left(self, reader: Name) -> None:
+        """Its link with the leader is gone. One that a proposal names stays required until that is decided."""
+        self.candidates.pop(reader, None)
+        self.barred.discard(reader)
+
+    def linked(self, direct: set[Name], behind: set[Name]) -> None:
+        """These are reached at present, by the leader itself and through others."""
+        before = {name for name, watch in self.watches.items() if watch.linked}
+        for name, watch in self.watches.items():
+            reached = name in direct or name in behind
+            # One that the leader has just let in still has to find the member that feeds it from now on.
+            watch.met = watch.met or name in (direct if watch.source == self.me else behind)
+            if reached and not watch.linked:
+                watch.mark, watch.since = Ends(), self.now
+            elif not reached and (watch.linked or (watch.source != self.me and watch.source not in before)):
+                watch.since = self.now  # its time begins when the one that feeds it is there
+            watch.linked = reached
+
+    def overslept(self, ms: int) -> None:
+        """This process did not run for a while. The others are not to blame for it."""
+        for watch in self.watches.values():
+            watch.since += ms
+        for candidate in self.candidates.values():
+            candidate.since += ms
+
+    def review(self, own: Ends) -> int | None:
+        """Look at everybody, the leader's disk being there; say when to look again."""
+        wake: list[int] = []
+        for name, watch in self.watches.items():
+            if watch.linked and self.progress.has(name).covers(watch.mark):
+                watch.mark, watch.since = own, self.now
+            deadline = self._deadline(name, watch)
+            if deadline is not None and deadline > self.now:
+                wake.append(deadline)
+        for name, candidate in self.candidates.items():
+            at = self._consider(name, candidate, own)
+            if at is not None:
+                wake.append(at)
+        return min(wake, default=None)
+
+    def late(self) -> dict[Name, str]:
+        """Those to be left out, and why."""
+        found = dict(self.unwanted)
+        for name, watch in self.watches.items():
+            feeder = self.watches.get(watch.source)
+            if name in found or watch.source in found or (feeder is not None and not feeder.linked):
+                continue  # whoever feeds it is to blame
+            if watch.linked and feeder is not None and not self.progress.has(watch.source).covers(watch.mark):
+                continue  # it cannot have what that one lacks
+            deadline = self._deadline(name, watch)
+            if deadline is not None and self.now >= deadline:
+                found[name] = "it does not answer" if watch.linked else "there is no link to it"
+        return found
+
+    def welcome(self) -> list[Name]:
+        """Those that hold all that is complete and without which nothing completes any more."""
+        return [
+            name
+            for name, one in self.candidates.items()
+            if one.guarded_at is not None and self.progress.has(name).covers(self.progress.complete)
+        ]
+
+    def _deadline(self, name: Name, watch: Watch) -> int | None:
+        if watch.linked and self.progress.has(name).covers(watch.mark):
+            return None
+        if name in self.gone or (watch.met and not watch.linked):
+            return watch.since + self.config.link_grace_ms
+        if not watch.linked and not watch.expected:
+            return watch.since + min(self.config.backup_timeout_ms, 5 * self.config.link_grace_ms)
+        return watch.since + self.config.backup_timeout_ms
+
+    def _consider(self, name: Name, candidate: Candidate, own: Ends) -> int | None:
+        """Guard it if it keeps up, and give it up if it does not after all."""
+        reach = self.config.backup_timeout_ms // 5
+        has = self.progress.has(name)
+        if candidate.guarded_at is not None:
+            if has.covers(self.progress.complete) or self.now < candidate.guarded_at + reach:
+                return candidate.guarded_at + reach if not has.covers(self.progress.complete) else None
+            candidate.guarded_at = None
+            candidate.mark, candidate.since = own, self.now
+            return None
+        if name in self.barred or not has.covers(candidate.mark):
+            return None
+        record = self.records.get(name, Record())
+        wait = min(AWAY_MS_MAX, self.config.link_grace_ms << min(record.times, 16)) if record.times > 1 else 0
+        if self.now < record.at + wait:
+            return record.at + wait
+        if self.now - candidate.since <= reach or has.covers(own):
+            candidate.guarded_at = self.now
+        else:
+            candidate.mark, candidate.since = own, self.now
+        return None

@@ -1,0 +1,1014 @@
+"""The machine behind the replicating modes: one member of one group.
+
+A member follows or leads, as the view says. A follower reads from its *source* and is itself the source of others:
+
+    ViewChanged ─► Dial(source) ─► PeerUp ─► Hello ─► Offer ─► units, Completed
+                                                        │  └─► rewind, reset: cut the logs back, and again from Dial
+                                                        └────► Acked, as often as something is on the disk
+
+The leader counts what the others have (`reign.py`) and says what is complete. Who reads from whom is the topology's
+to say. Three rules carry the safety; none of them looks at a clock:
+
+1. Nothing is complete that is not on the disk of every member which may be ready in the view that is kept.
+2. A member leads only by a view that it has proposed itself in this life, and proposes one only if the view before
+   calls it ready and its store has really been so (`whole`): a leader that restarts has forgotten what the others
+   have, so it needs a new epoch like anybody else.
+3. What is said in an epoch counts in that epoch only, and after one `resume` in it a log only grows along its leader's.
+
+Hellos that cannot be answered yet, because this member does not know the epoch or is itself not that far, are parked
+and looked at again after every event.
+
+Invariant: `_reign` is there exactly when this member leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from tidemark.cluster import divergence
+from tidemark.cluster.config import ClusterConfig
+from tidemark.cluster.mode import (
+    Answer,
+    Asked,
+    Became,
+    Belong,
+    Complete,
+    Dial,
+    Drain,
+    Durable,
+    Effect,
+    Event,
+    Fence,
+    Follow,
+    Given,
+    Hush,
+    Keep,
+    Lead,
+    Lease,
+    MemberGone,
+    MemberHere,
+    PeerDown,
+    PeerSaid,
+    PeerUp,
+    ProposalFailed,
+    Propose,
+    Quit,
+    Reset,
+    Rewind,
+    Send,
+    Show,
+    Skip,
+    State,
+    Stored,
+    Tell,
+    Tick,
+    Unfence,
+    ViewChanged,
+    Wake,
+)
+from tidemark.cluster.reign import Reign
+from tidemark.cluster.states import legal
+from tidemark.cluster.topology import Topology
+from tidemark.model.peers import (
+    Acked,
+    Closing,
+    Completed,
+    Ends,
+    Hello,
+    Log,
+    Message,
+    Name,
+    Offer,
+    Outdated,
+    Takeover,
+    View,
+)
+
+HELLO_MS = 500
+"""A hello that is not answered is said again."""
+REPEAT_MS = 1000
+"""An acknowledgement is said again, in case the last one was lost."""
+RETRY_MS = 200
+"""A view that could not be written is proposed again."""
+OVERSLEPT_MS = 500
+"""A tick that comes so much later than asked for means that this process stood still."""
+
+
+class LogFacts(Protocol):
+    """What the machine may know of the local logs. Always as they are now."""
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def ends(self) -> Ends: ...
+    @property
+    def durable(self) -> Ends: ...
+    @property
+    def table(self) -> tuple[Takeover, ...]: ...
+    def log_start(self, log: Log) -> int: ...
+
+
+@dataclass(slots=True)
+class Reader:
+    """One that reads from this member, in this epoch."""
+
+    has: Ends
+    behind: dict[Name, Ends] = field(default_factory=dict)
+    told: Ends | None = None
+
+
+class Replica:
+    def __init__(
+        self,
+        me: Name,
+        config: ClusterConfig,
+        entropy: Callable[[int], bytes],
+        facts: LogFacts,
+        topology: Topology,
+    ) -> None:
+        self.me = me
+        self.state = State.JOINING
+        self.view: View | None = None
+        self._config = config
+        self._entropy = entropy
+        self._facts = facts
+        self._topology = topology
+        self._out: list[Effect] = []
+        self._why = ""
+        self._now = 0
+        self._wake_at: int | None = None
+        self._asked_wake: int | None = None
+        # The store, as far as it matters who may lead.
+        self._known = False
+        self._cluster = ""
+        self._whole = False
+        # Members and views.
+        self._view_read = False
+        self._view_gone = False
+        """There was one, and it is kept nowhere any more."""
+        self._here: dict[Name, MemberHere] = {}
+        self._gone: set[Name] = set()
+        self._heard = 0
+        """The newest epoch that anybody has spoken of."""
+        self._histories: set[str] = set()
+        """Those that this life has proposed to write."""
+        self._undecided: list[View] = []
+        """Proposed, derived from the view that is known, and nobody knows whether they were written."""
+        self._open: tuple[View, int] | None = None
+        """The proposal whose answer is awaited, and since when."""
+        self._retry_at = 0
+        # Following.
+        self._source: Name | None = None
+        self._linked = False
+        self._hello_at: int | None = None
+        """When the hello was said that waits for its offer."""
+        self._hello_wanted = False
+        self._session = False
+        """The source has offered to resume, on this link."""
+        self._in_line = False
+        """It has, in this epoch: the log is part of the leader's."""
+        self._vouched = False
+        """It was the leader itself."""
+        self._copied = False
+        """What the copy's source had at first is here."""
+        self._goal = Ends()
+        self._kept: Ends | None = None
+        """Where the logs end with all that was kept, on disk or not; None: ask the facts."""
+        self._acked: Acked | None = None
+        self._acked_at = 0
+        self._missing_since = 0
+        self._refused = False
+        """Nothing listens at the leader's address."""
+        self._takeover_at: int | None = None
+        # Feeding others.
+        self._readers: dict[Name, Reader] = {}
+        self._parked: dict[Name, Hello] = {}
+        # Leading.
+        self._reign: Reign | None = None
+        self._lease_until = 0
+        self._fenced = False
+        self._fenced_at = 0
+        """The revision of the view that it led by when it was fenced."""
+        # What was said to clients.
+        self._completed = Ends()
+        self._stable = Ends()
+        """What of it is on the disk here: never cut back."""
+        self._reported = Ends()
+        self._shown = 0
+        # Shutting down.
+        self._closing: Ends | None = None
+        self._closing_since: int | None = None
+        self._over = False
+
+    def step(self, event: Event) -> list[Effect]:
+        """Take one event; return what this member must do about it."""
+        if self._over:
+            return []
+        self._learn_store()
+        match event:
+            case Tick(now_ms):
+                self._tick(now_ms)
+                if self._wake_at is None or self._now < self._wake_at:
+                    return []
+            case Stored() | Durable():
+                pass
+            case Given():
+                self._given(event)
+            case PeerSaid(peer, message):
+                self._said(peer, message)
+            case PeerUp(peer, dialled):
+                self._peer_up(peer, dialled)
+            case PeerDown(peer, dialled, gone):
+                self._peer_down(peer, dialled, gone)
+            case ViewChanged(view):
+                self._view_changed(view)
+            case ProposalFailed(proposed):
+                self._proposal_failed(proposed)
+            case MemberGone(member):
+                self._gone.add(member)
+                self._here.pop(member, None)
+            case MemberHere(member):
+                self._gone.discard(member)
+                self._here[member] = event
+            case Lease(until_ms):
+                self._lease_until = until_ms
+            case Asked():
+                self._asked(event)
+        if self._out != [Keep()]:
+            self._settle()  # else nothing follows before the unit is in the log, which `Stored` tells
+        out, self._out = self._out, []
+        return out
+
+    # What follows from whatever happened -----------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        wake: list[int | None] = []
+        self._answer_parked()
+        if self._reign is not None:
+            wake.append(self._govern(self._reign))
+        else:
+            wake.append(self._keep_up())
+            wake.append(self._consider_leading())
+        self._tell_complete()
+        wake.append(self._close_down())
+        self._ask_wake(min((at for at in wake if at is not None), default=None))
+
+    def _ask_wake(self, at: int | None) -> None:
+        self._wake_at = at
+        if at is not None and at != self._asked_wake:
+            self._asked_wake = at
+            self._out.append(Wake(max(at, self._now + 1)))
+
+    def _tick(self, now_ms: int) -> None:
+        late = now_ms - self._wake_at if self._wake_at is not None else 0
+        self._now = max(self._now, now_ms)
+        if self._asked_wake is not None and self._now >= self._asked_wake:
+            self._asked_wake = None
+        if self._reign is not None and late > OVERSLEPT_MS:
+            self._reign.overslept(late + OVERSLEPT_MS)  # what they said meanwhile is still to be heard
+
+    def _learn_store(self) -> None:
+        if not self._known:
+            self._known = True
+            self._cluster = self._facts.cluster
+            self._whole = bool(self._cluster) and self._facts.epoch > 0
+
+    # The state, and what the store says of itself --------------------------------------------------------------
+
+    def _become(self, state: State, why: str) -> None:
+        if state is self.state:
+            self._explain(why)
+            return
+        if not legal(self.state, state):
+            self._quit(f"this member was {self.state} and would become {state}: {why}")
+            return
+        self.state, self._why = state, why
+        self._out.append(Became(state, why))
+
+    def _explain(self, why: str) -> None:
+        """The state is the same, the reason is another."""
+        if why != self._why:
+            self._why = why
+            self._out.append(Became(self.state, why))
+
+    def _quit(self, reason: str, clean: bool = False) -> None:
+        self._over = True
+        self._out.append(Quit(reason, clean))
+
+    def _belong(self, cluster: str, epoch: int) -> None:
+        self._cluster, self._whole = cluster, epoch > 0
+        self._out.append(Belong(cluster, epoch))
+
+    # Views -----------------------------------------------------------------------------------------------------
+
+    def _view_changed(self, view: View | None) -> None:
+        self._view_read = True
+        if view is None:
+            self._view_lost()
+            return
+        known = self.view
+        if known is not None and (view.epoch < known.epoch or view.revision < known.revision):
+            if view.revision > known.revision:
+                self._explain(
+                    f"the view that is kept is of epoch {view.epoch}, but this member has seen {known.epoch}: "
+                    "it was brought back from a copy; promote the member with the best store"
+                )
+            return
+        if self._cluster not in ("", view.cluster):
+            self._quit(
+                f"this store belongs to cluster {self._cluster}, the cluster that is kept under this name is "
+                f"{view.cluster}: start with the right data directory, or with an empty one"
+            )
+            return
+        if known is None and self._cluster and self._facts.epoch > view.epoch:
+            self._explain(
+                f"the view that is kept is of epoch {view.epoch}, this store has seen {self._facts.epoch}: "
+                "it was brought back from a copy; promote the member with the best store"
+            )
+            return
+        self._view_gone = False
+        self._undecided = [one for one in self._undecided if one.revision >= view.revision]
+        if self._open is not None and self._open[0].revision < view.revision:
+            self._open = None
+        self.view = view
+        self._heard = max(self._heard, view.epoch)
+        if known is None or (view.epoch, view.history) != (known.epoch, known.history):
+            self._new_epoch(view, known)
+        else:
+            if self._reign is not None:
+                self._reign.now = self._now
+                self._reign.see(view, tuple(self._undecided))
+                for name, reader in self._readers.items():
+                    if name not in view.ready:
+                        self._reign.admit(name, reader.has, self._facts.durable)
+            self._aim()
+
+    def _view_lost(self) -> None:
+        if self.view is not None:
+            self._view_gone = True
+            self._explain("the view is gone: bring etcd back, or promote the member with the best store")
+
+    def _new_epoch(self, view: View, before: View | None) -> None:
+        for reader in self._readers:
+            self._out.append(Hush(reader))
+        self._readers.clear()
+        self._session = self._in_line = self._vouched = self._copied = False
+        self._hello_at, self._hello_wanted = None, False
+        self._acked = None
+        self._takeover_at = None
+        self._refused = False
+        self._missing_since = self._now
+        led, self._reign = self._reign is not None, None
+        self._fenced = False
+        if view.leader == self.me and view.history in self._histories and not led:
+            self._take_the_lead(view)
+            return
+        if self.state is not State.JOINING:
+            self._become(State.JOINING, f"{view.leader} leads in epoch {view.epoch}")
+        if led or before is None or before.leader != view.leader:
+            self._out.append(Follow(view.leader if view.leader != self.me else None))
+        if led:
+            self._kept, self._reported, self._shown = None, Ends(), 0
+        self._aim()
+        if self._linked:
+            self._hello_wanted = True
+
+    def _take_the_lead(self, view: View) -> None:
+        self._become(State.RECOVERING, f"it was chosen to lead in epoch {view.epoch}")
+        self._source, self._linked = None, False
+        self._belong(view.cluster, view.epoch)
+        self._out.append(Dial(None))
+        self._out.append(Lead(view.epoch, view.history))
+        self._kept = None
+        self._reign = Reign(self.me, self._config, self._topology, view, self._now)
+
+    def _propose(self, view: View, why: str) -> None:
+        """Ask for another view. Until its answer comes, or is overdue, there is no second question."""
+        if self._open is not None and self._now < self._open[1] + self._config.lease_ms:
+            return
+        if self._now < self._retry_at:
+            return
+        if self.view is None or view.epoch != self.view.epoch:
+            self._histories.add(view.history)
+        self._open = view, self._now
+        self._undecided.append(view)
+        self._out.append(Propose(view, why))
+
+    def _proposal_failed(self, proposed: View) -> None:
+        if self._open is not None and self._open[0] == proposed:
+            self._open = None
+            self._retry_at = self._now + RETRY_MS
+
+    def _history(self) -> str:
+        return self._entropy(16).hex()
+
+    # Following -------------------------------------------------------------------------------------------------
+
+    def _aim(self) -> None:
+        """Turn to whom the view says that this member reads from."""
+        view = self.view
+        source: Name | None = None
+        if view is not None and view.leader != self.me and self._reign is None:
+            if self.me in view.ready:
+                source = self._topology.source(view, self.me) if self._whole or self._vouched else view.leader
+            else:
+                source = view.leader if self._copied else self._topology.copy_source(view, self.me)
+        if source != self._source:
+            self._source = source
+            self._linked = self._session = self._hello_wanted = False
+            self._hello_at = None
+            self._out.append(Dial(source))
+
+    def _peer_up(self, peer: Name, dialled: bool) -> None:
+        if self.view is not None and peer == self.view.leader:
+            self._refused = False
+        if not dialled:
+            self._lose_reader(peer)
+        elif peer == self._source:
+            self._linked, self._session = True, False
+            self._hello_at, self._hello_wanted = None, True
+
+    def _peer_down(self, peer: Name, dialled: bool, gone: bool) -> None:
+        if not dialled:
+            self._lose_reader(peer)
+            return
+        if gone and self.view is not None and peer == self.view.leader:
+            self._refused = True
+        if peer != self._source:
+            return
+        self._linked = self._session = self._hello_wanted = False
+        self._hello_at = None
+        if self.state is State.CATCHUP:
+            self._become(State.JOINING, f"the link to {peer} is broken")
+        if self.view is not None and self.me not in self.view.ready and peer != self.view.leader:
+            self._copied = True  # the leader will do instead
+            self._aim()
+
+    def _keep_up(self) -> int | None:
+        """A follower's duties: hello, readiness, acknowledgements. Says when it wants to be called again."""
+        view = self.view
+        if view is None:
+            return None
+        self._settle_readiness(view)
+        if self._source is None:
+            return None
+        self._say_hello(view)
+        if not self._session:
+            return self._hello_at + HELLO_MS if self._hello_at is not None else None
+        durable = self._facts.durable
+        if not self._copied and durable.covers(self._goal):
+            self._copied = True
+            self._aim()
+            if not self._session:
+                return None
+        behind = self._reached() - {self.me, self._source}
+        acked = Acked(view.epoch, durable, tuple((name, self._of(name)) for name in sorted(behind)))
+        if acked != self._acked or self._now >= self._acked_at + REPEAT_MS:
+            self._acked, self._acked_at = acked, self._now
+            self._tell(self._source, acked)
+        return self._acked_at + REPEAT_MS
+
+    def _say_hello(self, view: View) -> None:
+        """Ask the source, once all that is here is on the disk: what is not could be of a line that is cut off."""
+        if self._hello_at is not None and self._now >= self._hello_at + HELLO_MS:
+            self._hello_at, self._hello_wanted = None, True
+        durable = self._facts.durable
+        whole_on_disk = durable == self._facts.ends and (self._kept is None or durable.covers(self._kept))
+        if not self._hello_wanted or not self._linked or not whole_on_disk:
+            return
+        assert self._source is not None
+        self._hello_wanted, self._hello_at, self._kept = False, self._now, None
+        hello = Hello(self.me, view.epoch, self._cluster, durable, self._facts.table, self._whole)
+        self._tell(self._source, hello)
+
+    def _settle_readiness(self, view: View) -> None:
+        if self._in_line and self.me in view.ready and (self._whole or self._vouched):
+            if not self._whole:
+                self._belong(view.cluster, view.epoch)
+            if self.state in (State.JOINING, State.CATCHUP):
+                self._enter_catchup()
+                self._become(State.READY, f"it holds all that {view.leader} has confirmed")
+            self._aim()
+        elif self.state is State.READY:
+            after = State.CATCHUP if self._session else State.JOINING
+            self._become(after, f"{view.leader} went on without it")
+        elif self._session:
+            self._enter_catchup()
+
+    def _enter_catchup(self) -> None:
+        if self.state is State.JOINING:
+            self._become(State.CATCHUP, f"{self._source} has answered")
+
+    def _offered(self, peer: Name, offer: Offer) -> None:
+        view = self.view
+        if view is None or peer != self._source or self._hello_at is None:
+            return
+        self._hello_at = None
+        match offer.verdict:
+            case "resume":
+                self._session = self._in_line = True
+                self._kept = self._facts.ends
+                self._goal, self._acked = offer.ends, None
+                self._vouched = self._vouched or peer == view.leader
+                epoch = view.epoch if self._whole else 0
+                if (self._cluster, self._facts.epoch) != (view.cluster, epoch):
+                    self._belong(view.cluster, epoch)
+                self._enter_catchup()
+            case "rewind":
+                self._rewind(peer, offer.to)
+            case "reset":
+                if self._whole and self.me in view.ready:
+                    self._hello_at = self._now  # the view without us is still on its way
+                    return
+                self._cut()
+                self._cluster, self._whole = "", False
+                self._stable = Ends()
+                self._out.append(Reset())
+            case "refuse":
+                self._quit(offer.reason)
+
+    def _rewind(self, peer: Name, to: Ends) -> None:
+        if not to.covers(self._stable):
+            self._quit(
+                f"{peer} asks to cut the logs back to {to}, but all up to {self._stable} was confirmed"
+            )
+            return
+        self._cut()
+        self._out.append(Rewind(to))
+
+    def _cut(self) -> None:
+        """The logs are cut and the links closed; the member opens the one to the source again."""
+        self._linked = self._session = self._in_line = self._vouched = self._hello_wanted = False
+        self._hello_at = self._kept = self._acked = None
+        self._reported, self._shown = Ends(), 0
+        for reader in self._readers:
+            self._out.append(Hush(reader))
+        self._readers.clear()
+        if self.state is State.CATCHUP:
+            self._become(State.JOINING, "its logs are cut back")
+
+    def _given(self, given: Given) -> None:
+        """Keep what comes right behind our log. What we have is skipped; if something is missing we ask again."""
+        view = self.view
+        if view is None or given.epoch != view.epoch:
+            self._compare_epochs(given.peer, given.epoch)
+            self._out.append(Skip())
+            return
+        if given.peer != self._source or not self._session or self._kept is None:
+            self._out.append(Skip())
+            return
+        end = self._kept[given.log]
+        if given.previous == end and given.first > end:
+            catalog = given.last if given.log is Log.CATALOG else self._kept.catalog
+            journal = given.last if given.log is Log.JOURNAL else self._kept.journal
+            self._kept = Ends(catalog, journal)
+            self._out.append(Keep())
+            return
+        self._out.append(Skip())
+        if given.last > end:
+            self._session, self._hello_wanted = False, True
+
+    # Messages --------------------------------------------------------------------------------------------------
+
+    def _tell(self, peer: Name, message: Message) -> None:
+        self._out.append(Tell(peer, message))
+
+    def _said(self, peer: Name, message: Message) -> None:
+        if isinstance(message, Outdated):
+            self._outdated(peer, message.epoch)
+            return
+        if isinstance(message, Hello):
+            self._parked[peer] = message
+            return
+        if self.view is None or message.epoch != self.view.epoch:
+            self._compare_epochs(peer, message.epoch)
+            return
+        match message:
+            case Offer():
+                self._offered(peer, message)
+            case Acked(_, durable, behind):
+                self._reader_acked(peer, durable, dict(behind))
+            case Completed(_, upto):
+                if peer == self._source and self._session:
+                    self._completed = self._completed.most(upto)
+            case Closing(_, upto):
+                if peer == self._source and self._session:
+                    self._closing = upto
+
+    def _compare_epochs(self, peer: Name, epoch: int) -> None:
+        """A message of another epoch than ours: one of us does not know the newest view."""
+        self._heard = max(self._heard, epoch)
+        if self.view is not None and epoch < self.view.epoch:
+            self._tell(peer, Outdated(self.view.epoch))
+
+    def _outdated(self, peer: Name, epoch: int) -> None:
+        self._heard = max(self._heard, epoch)
+        if self.view is not None and epoch > self.view.epoch:
+            self._lose_reader(peer)
+            if peer == self._source:
+                self._session, self._hello_at = False, None  # the view will come, and a hello with it
+
+    # Feeding others --------------------------------------------------------------------------------------------
+
+    def _lose_reader(self, peer: Name) -> None:
+        self._parked.pop(peer, None)
+        if self._readers.pop(peer, None) is not None:
+            self._out.append(Hush(peer))
+        if self._reign is not None:
+            self._reign.left(peer)
+
+    def _reader_acked(self, peer: Name, durable: Ends, behind: dict[Name, Ends]) -> None:
+        reader = self._readers.get(peer)
+        if reader is None:
+            return
+        reader.has = reader.has.most(durable)
+        reader.behind = {name: ends for name, ends in behind.items() if name != self.me}
+        if self._reign is None:
+            return
+        progress, ready = self._reign.progress, self._reign.view.ready
+        progress.acked(peer, durable)
+        for name, ends in reader.behind.items():
+            if name in ready:
+                progress.acked(name, ends)
+
+    def _reached(self) -> set[Name]:
+        """Whoever reads from us, directly or through others."""
+        return set(self._readers) | self._reached_through_others()
+
+    def _reached_through_others(self) -> set[Name]:
+        return {name for reader in self._readers.values() for name in reader.behind}
+
+    def _of(self, name: Name) -> Ends:
+        direct = self._readers.get(name)
+        if direct is not None:
+            return direct.has
+        found = Ends()
+        for reader in self._readers.values():
+            found = found.most(reader.behind.get(name, Ends()))
+        return found
+
+    def _answer_parked(self) -> None:
+        for peer in list(self._parked):
+            hello = self._parked[peer]
+            if self._welcome(peer, hello):
+                self._parked.pop(peer, None)
+
+    def _welcome(self, peer: Name, hello: Hello) -> bool:
+        """Answer a hello, if it can be answered now."""
+        view = self.view
+        if view is None or hello.epoch > view.epoch:
+            self._heard = max(self._heard, hello.epoch)
+            return False
+        if hello.epoch < view.epoch:
+            self._tell(peer, Outdated(view.epoch))
+            return True
+        ends = self._facts.ends
+        if self._takeover() is None:
+            return False  # our own log has not reached this epoch: we do not know where the older ones end
+        same_line = any(row.history == view.history for row in hello.table)
+        if self._reign is None and same_line and not ends.covers(hello.durable):
+            return False  # it is ahead of us
+        offer = divergence.answer(
+            hello,
+            cluster=view.cluster,
+            epoch=view.epoch,
+            table=self._facts.table,
+            ends=ends,
+            log_start=self._facts.log_start,
+        )
+        if (not hello.whole or offer.verdict == "reset") and not self._may_be_filled(view, peer):
+            return False
+        self._tell(peer, offer)
+        if offer.verdict == "resume":
+            self._readers[peer] = Reader(hello.durable)
+            self._out.append(Send(peer, offer.to))
+            if self._reign is not None:
+                self._reign.greet(peer, hello.durable, self._facts.durable)
+        return True
+
+    def _may_be_filled(self, view: View, peer: Name) -> bool:
+        """A member that lost its store is filled again only when no view can call it ready any more."""
+        if self._reign is None:
+            return peer not in view.ready
+        if peer in view.ready:
+            self._reign.unwanted[peer] = "its store is lost"
+        return peer not in view.ready and not any(peer in one.ready for one in self._undecided)
+
+    # Leading ---------------------------------------------------------------------------------------------------
+
+    def _govern(self, reign: Reign) -> int | None:
+        """A leader's duties: the fence, what is complete, who is left out and who comes in."""
+        reign.now, reign.gone = self._now, self._gone
+        own = self._facts.durable
+        reign.linked(set(self._readers), self._reached_through_others())
+        reign.require(tuple(self._undecided))
+        reign.progress.advance(own)
+        wake = reign.review(own)
+        reign.require(tuple(self._undecided))
+        self._fence(reign)
+        if self._fenced:
+            again = max(self._retry_at, self._open[1] + self._config.lease_ms if self._open else 0)
+            return again if again > self._now else None
+        self._completed = self._completed.most(reign.progress.complete)
+        if self.state is State.RECOVERING and self._begun(reign):
+            self._become(State.ACTIVE, "all that must answer have")
+        asked = self._change_ready(reign)
+        return min((at for at in (wake, asked, self._lease_until) if at is not None), default=None)
+
+    def _takeover(self) -> Takeover | None:
+        """Where the history of this epoch begins, if both of our logs have got there."""
+        if self.view is not None:
+            for row in self._facts.table:
+                if row.history == self.view.history:
+                    ends = self._facts.ends
+                    return row if all(0 < row.first[log] <= ends[log] for log in Log) else None
+        return None
+
+    def _begun(self, reign: Reign) -> bool:
+        """Something of this epoch is complete: whoever must answer has answered."""
+        takeover = self._takeover()
+        return takeover is not None and reign.progress.complete.covers(takeover.first)
+
+    def _fence(self, reign: Reign) -> None:
+        """Without a lease nothing is confirmed or shown. When it is back the view is written once more before that
+        ends: whoever saw the lease end and is about to take over has then derived its view from an older one."""
+        why = None
+        if self._heard > reign.view.epoch:
+            why = "there is a newer epoch"
+        elif self._view_gone:
+            why = "the view is gone: bring etcd back, or promote this member again"
+        elif self._now >= self._lease_until:
+            why = "its lease has run out"
+        if why is not None and not self._fenced:
+            self._fenced, self._fenced_at = True, reign.view.revision
+            self._become(State.FENCED, why)
+            self._out.append(Fence())
+        elif why is None and self._fenced and reign.view.revision == self._fenced_at:
+            self._propose(reign.view, "its lease is back")
+        elif why is None and self._fenced:
+            self._fenced = False
+            state = State.ACTIVE if self._begun(reign) else State.RECOVERING
+            self._become(state, "its lease is back")
+            self._out.append(Unfence())
+
+    def _change_ready(self, reign: Reign) -> int | None:
+        """Propose the view as it should be. Says when to try again."""
+        view = wanted = reign.view
+        late = reign.late() if self._closing is None else {}
+        reasons = []
+        for name, why in late.items():
+            wanted = wanted.without(name)
+            reasons.append(f"without {name}: {why}")
+        for name in reign.welcome():
+            if self._closing is None and name not in late:
+                wanted = wanted.with_ready(name)
+                reasons.append(f"{name} holds all that is confirmed")
+        undecided = any(set(one.ready) - set(view.ready) for one in self._undecided)
+        if wanted != view or (undecided and self._open is None):
+            self._propose(wanted, "; ".join(reasons) or "to know which view holds")
+            reign.require(tuple(self._undecided))
+        if wanted != view or undecided:
+            return max(self._retry_at, self._open[1] + self._config.lease_ms if self._open else 0)
+        return None
+
+    # Taking over -----------------------------------------------------------------------------------------------
+
+    def _consider_leading(self) -> int | None:
+        if not self._view_read or self._closing is not None:
+            return None
+        if self._config.provider == "external":
+            self._await_promotion()
+            return None
+        view = self.view
+        if self._view_gone:
+            return None
+        if view is None:
+            return self._consider_founding()
+        if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
+            return self._abdicate(view) if self.me == view.leader else None
+        lost = self._why_lost(view)
+        if lost is None:
+            self._takeover_at = None
+            if view.leader not in self._here and view.leader not in self._gone:
+                return self._missing_since + self._config.lease_ms
+            return None
+        if self._takeover_at is None:
+            before = view.ready[: view.ready.index(self.me)]
+            rank = sum(1 for name in before if name != view.leader and name not in self._gone)
+            self._takeover_at = self._now + rank * self._config.takeover_stagger_ms
+        if self._now >= self._takeover_at:
+            self._propose(view.led_by(self.me, self._history()), lost)
+        overdue = self._open[1] + self._config.lease_ms if self._open else 0
+        return max(self._takeover_at, self._retry_at, overdue, self._now + 1)
+
+    def _await_promotion(self) -> None:
+        """Nobody takes the lead by itself: say what is waited for."""
+        view = self.view
+        if self.state is not State.JOINING:
+            return
+        if view is None:
+            self._explain("there is no leader yet: promote one member")
+        elif view.leader == self.me:
+            self._explain(f"it led in epoch {view.epoch} and does not any more: promote it or another")
+
+    def _abdicate(self, view: View) -> int | None:
+        """The view says that this member leads, but its store is lost: name another, which takes an epoch of its own."""
+        heirs = [name for name in view.ready if name != self.me]
+        if not heirs:
+            self._explain("this member alone was ready, and its store is lost: bring the store back")
+            return None
+        heirs = [name for name in heirs if name in self._here] or heirs
+        self._explain(f"its store is lost: {heirs[0]} is to lead")
+        self._propose(view.led_by(heirs[0], self._history()), "the store of the leader is lost")
+        return max(self._retry_at, self._open[1] + self._config.lease_ms if self._open else 0)
+
+    def _why_lost(self, view: View) -> str | None:
+        leader = view.leader
+        if leader == self.me:
+            return "it restarted, and leads again in an epoch of its own"
+        if leader in self._gone:
+            return f"the lease of {leader} has ended"
+        if self._refused:
+            return f"nothing listens at the address of {leader}"
+        talking = self._session and self._source == leader
+        if (
+            leader not in self._here
+            and not talking
+            and self._now >= self._missing_since + self._config.lease_ms
+        ):
+            return f"{leader} is not there"
+        return None
+
+    def _consider_founding(self) -> int | None:
+        """The very first view: when all are there, whoever has most proposes itself."""
+        mine = MemberHere(self.me, self._cluster, self._facts.durable, self._facts.epoch)
+        here = {**self._here, self.me: mine}
+        owned = sorted(name for name, one in here.items() if one.cluster)
+        if owned:
+            best = max(sorted(here), key=lambda name: (here[name].epoch, *_size(here[name])))
+            self._explain(
+                f"there is no view, but the stores of {', '.join(owned)} belong to a cluster: bring etcd back, or "
+                f"promote {best}, which has the best store of those that are here"
+            )
+            return None
+        if len(here) < self._config.size:
+            self._explain(f"{len(here)} of {self._config.size} members are here")
+            return None
+        first = max(sorted(here), key=lambda name: _size(here[name]))
+        if first != self.me:
+            self._explain(f"{first} founds the cluster")
+            return None
+        self._found("all members are here")
+        return max(self._retry_at, self._open[1] + self._config.lease_ms if self._open else 0)
+
+    def _found(self, why: str) -> None:
+        cluster = self._cluster or self._entropy(16).hex()
+        epoch = max(self._heard, self._facts.epoch) + 1
+        self._propose(View(cluster, epoch, self.me, (self.me,), self._history()), why)
+
+    # What was promised -----------------------------------------------------------------------------------------
+
+    def _tell_complete(self) -> None:
+        if self._reign is not None and self._fenced:
+            return
+        if self._reign is not None or self._in_line:
+            self._stable = self._stable.most(self._completed.least(self._facts.durable))
+            if self._reported != self._stable:
+                self._reported = self._stable
+                self._out.append(Complete(self._stable))
+        early = self._reign is not None and self._topology.shows_stored
+        shown = self._facts.ends.journal if early else self._stable.journal
+        if shown > self._shown:
+            self._shown = shown
+            self._out.append(Show(shown))
+        if self.view is not None:
+            for name, reader in self._readers.items():
+                if reader.told != self._completed:
+                    reader.told = self._completed
+                    self._tell(name, Completed(self.view.epoch, self._completed))
+
+    # Operators -------------------------------------------------------------------------------------------------
+
+    def _asked(self, asked: Asked) -> None:
+        before = len(self._out)
+        match asked.command:
+            case "promote":
+                answer = self._promote()
+            case "demote":
+                answer = self._demote(asked.member)
+            case "drop":
+                answer = self._drop(asked.member)
+            case "shutdown":
+                answer = self._shut_down()
+        self._out.insert(before, answer)  # first: nothing is done behind a `Quit`
+
+    def _promote(self) -> Answer:
+        view = self.view
+        if self._reign is not None and not self._view_gone:
+            if self._fenced:
+                return Answer(False, f"{self.me} leads and is fenced: {self._why}")
+            return Answer(True, f"{self.me} leads already")
+        if view is None or self._view_gone:
+            if not self._view_read:
+                return Answer(False, "the view has not been read yet; try again when etcd can be reached")
+            owners = sorted(name for name, one in self._here.items() if one.cluster)
+            if owners and not self._cluster:
+                return Answer(
+                    False, f"this store never belonged to the cluster; promote one of {', '.join(owners)}"
+                )
+            self._open, self._retry_at = None, 0
+            self._found("an operator asked for it")
+            return Answer(True, f"{self.me} founds the cluster")
+        if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
+            return Answer(
+                False,
+                f"{self.me} is {self.state} and may lack what was confirmed; ready: {', '.join(view.ready)}",
+            )
+        self._retry_at = 0
+        self._propose(view.led_by(self.me, self._history()), "an operator asked for it")
+        return Answer(True, f"{self.me} takes over from {view.leader}")
+
+    def _demote(self, to: Name) -> Answer:
+        reign = self._reign
+        if reign is None:
+            return Answer(True, f"{self.me} does not lead")
+        if self._config.provider == "external":
+            if to:
+                return Answer(False, f"demote takes no other member here; promote {to} instead")
+            self._step_down(reign.view)
+            return Answer(True, f"{self.me} does not lead any more; promote it or another")
+        heirs = [name for name in reign.view.ready if name in self._reached()]
+        if to and to not in heirs:
+            return Answer(False, f"{to} is not ready and reachable; these are: {', '.join(heirs) or 'none'}")
+        if not heirs:
+            return Answer(False, "no other member is ready: nobody could lead")
+        heir = to or heirs[0]
+        # The heir sees that it leads by a view that it did not propose, and takes an epoch of its own.
+        view = reign.view.led_by(heir, self._history())
+        self._open, self._retry_at = None, 0
+        self._propose(replace(view, ready=(*view.ready, self.me)), "an operator asked for it")
+        return Answer(True, f"{heir} takes over from {self.me}")
+
+    def _step_down(self, view: View) -> None:
+        """Lead no more, though nobody else does: whoever leads next takes an epoch of its own."""
+        for reader in self._readers:
+            self._out.append(Hush(reader))
+        self._readers.clear()
+        self._parked.clear()
+        self._reign, self._fenced = None, False
+        self._histories.discard(view.history)
+        self._become(State.JOINING, "it was demoted")
+        self._out.append(Follow(None))
+        self._kept, self._reported, self._shown = None, Ends(), 0
+
+    def _drop(self, member: Name) -> Answer:
+        reign = self._reign
+        if reign is None:
+            leader = self.view.leader if self.view is not None else "the leader"
+            return Answer(False, f"{self.me} does not lead; ask {leader}")
+        if member == self.me:
+            return Answer(False, "a leader cannot be dropped; demote it first")
+        reign.barred.add(member)
+        if member not in reign.view.ready:
+            return Answer(True, f"{member} is not ready: there is nothing to drop")
+        reign.unwanted[member] = "an operator dropped it"
+        return Answer(True, f"the cluster goes on without {member}; it comes back when it connects anew")
+
+    def _shut_down(self) -> Answer:
+        if self._reign is None:
+            self._quit("an operator asked for it", clean=True)
+            return Answer(True, f"{self.me} leaves; the others go on")
+        if self._closing is None:
+            self._out.append(Drain())
+            self._closing = Ends()
+        return Answer(True, "the cluster stops when all ready members hold the same")
+
+    def _close_down(self) -> int | None:
+        """Stop in good order: the leader when all have everything, then those that read from it, then their readers."""
+        if self._closing is None:
+            return None
+        if self._closing_since is None:
+            ends = self._facts.ends
+            if self._reign is not None:
+                if not self._reign.progress.complete.covers(ends):
+                    return None
+                self._closing = ends
+            elif not self._facts.durable.covers(self._closing):
+                return None
+            self._closing_since = self._now
+            assert self.view is not None
+            for reader in self._readers:
+                self._tell(reader, Closing(self.view.epoch, self._closing))
+        deadline = self._closing_since + self._config.backup_timeout_ms
+        if not self._readers or self._now >= deadline:
+            self._quit("the cluster was shut down", clean=True)
+            return None
+        return deadline
+
+
+def _size(one: MemberHere) -> tuple[int, int]:
+    return one.durable.journal, one.durable.catalog

@@ -1,0 +1,1 @@
+"""Hot standby: the leader feeds every other member."""
