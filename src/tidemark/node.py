@@ -7,26 +7,31 @@ of the front ends in `touched_front_ends`. When the disk has news, `completed` t
 The catalog is flushed before the journal and the disk keeps that order, so no message is on the disk before
 the queue it belongs to.
 
+A node stands alone (`start`), or it is a member of a group (`follow`, see `member.py`): then it takes what its
+source stored (`adopt`), frame by frame, and has it in its queues at once, so that it can `take_over` and `serve`
+without reading anything again. What is safe is then not what is on this disk, but what the group says (`complete`).
+
 Invariant: after `failed` is set nothing is confirmed any more; every connection is told and closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tidemark.broker import catalog
 from tidemark.broker.broker import Broker
-from tidemark.broker.core import Restorer
+from tidemark.broker.core import NEVER, Restorer
 from tidemark.config import Config
 from tidemark.errors import DiskFull, StoreError
 from tidemark.frontend.amqp091.config import Amqp091Config
 from tidemark.frontend.opening import Opening
-from tidemark.frontend.services import FrontEnd, Login, PeerInfo, Verdict
+from tidemark.frontend.services import ALONE, FrontEnd, Login, PeerInfo, Topology, Verdict
 from tidemark.frontend.stream.config import StreamConfig
 from tidemark.frontend.stream.pace import Pace
-from tidemark.model.arena import MEMORY, Arena, Writer
+from tidemark.model.arena import EVERYTHING, MEMORY, Arena, Writer
+from tidemark.model.peers import Ends, Log, Takeover
 from tidemark.ports import Apart, Disk
 from tidemark.store.journal import RecoveryReport
 from tidemark.store.store import Store
@@ -58,11 +63,16 @@ class Alarms:
 
     memory: bool = False
     disk: bool = False
+    behind: tuple[str, ...] = ()
+    """Members of the cluster that do not keep up."""
 
     @property
     def reason(self) -> str | None:
-        words = [word for word, on in (("memory", self.memory), ("disk", self.disk)) if on]
-        return f"low on {' and '.join(words)}" if words else None
+        low = [word for word, on in (("memory", self.memory), ("disk", self.disk)) if on]
+        words = [f"low on {' and '.join(low)}"] if low else []
+        if self.behind:
+            words.append(f"{' and '.join(self.behind)} cannot keep up")
+        return ", ".join(words) or None
 
 
 class Node:
@@ -81,6 +91,15 @@ class Node:
         self.failed: StoreError | None = None
         self.alarms = Alarms()
         self.pace = Pace()
+        self.serving = False
+        """Clients are served: it stands alone or leads, and all that it began with is safe."""
+        self.paused = False
+        """It led and cannot prove that it still does: nothing is dealt out."""
+        self.safe: Ends | None = None
+        """In a group: up to here every ready member has both logs. None: it stands alone, its own disk decides."""
+        self.topology: Callable[[], Topology] = lambda: ALONE
+        """Who else there is; the shell of a member knows."""
+        self._restorer: Restorer | None = None
         self.front_ends: dict[FrontEnd, PeerInfo] = {}
         self.touched_front_ends: dict[FrontEnd, None] = {}
         self._waiting: dict[FrontEnd, None] = {}
@@ -109,23 +128,83 @@ class Node:
         Raises:
             StoreError: what is on the disk cannot be served.
         """
+        report = self._read(now_ms, open_history=True)
+        self.serve(now_ms)
+        return report
+
+    def _read(self, now_ms: int, *, open_history: bool) -> RecoveryReport:
         self.at(now_ms)
         self.store.open()
         for change in self.catalog.recover(now_ms):
             self.broker.apply(catalog.decode(change))
-        restorer = Restorer(self.arena, dict(self.broker.targets()))
-        report = self.journal.recover(restorer, now_ms, self.broker.queue_name, self.broker)
-        self.broker.next_number = max(self.broker.next_number, report.queue_max + 1)
+        restorer = Restorer(self.arena, self.broker.journaled)
+        return self.journal.recover(
+            restorer, now_ms, self.broker.queue_name, self.broker, open_history=open_history
+        )
+
+    def serve(self, now_ms: int) -> None:
+        """All that was read or adopted is safe: go on from there, with clients."""
+        self.at(now_ms)
+        self.serving = True
+        self.broker.next_number = max(self.broker.next_number, self.store.queue_max + 1)
         self.broker.create_defaults()
         self._show()
         self.broker.streams.recovered(now_ms)
+        for queue in self.broker.queues.values():
+            queue.renew()  # it may have been in use elsewhere until now
+            queue.touch()
         self.turn(now_ms)
+
+    # As a member of a group -----------------------------------------------------------------
+
+    def follow(self, now_ms: int) -> RecoveryReport:
+        """Read the store and write nothing; `adopt` goes on from there. Raises StoreError as `start`."""
+        self.safe = Ends()
+        self.arena.shown_seq = 0
+        report = self._read(now_ms, open_history=False)
+        self.broker.streams.exact_from = self.store.ends.journal
         return report
+
+    def adopt(self, log: Log, payload: memoryview) -> None:
+        """Store one frame that another member wrote, as it is, and have it in memory, too. `flush` hands it to the disk.
+
+        Raises:
+            StoreError: it cannot be kept. The node must not go on.
+        """
+        if log is Log.CATALOG:
+            for change in self.store.adopt_changes(payload, self.now_ms):
+                self.broker.apply(catalog.decode(change))
+            self._restorer = None
+        else:
+            if self._restorer is None:
+                self._restorer = Restorer(self.arena, self.broker.journaled)
+            self._restorer.frame(*self.store.adopt_records(payload, self.now_ms))
+
+    def take_over(self, history: str, now_ms: int) -> Takeover:
+        """Lead: a new history begins in both logs. Clients are served when all up to here is safe (`serve`)."""
+        self.at(now_ms)
+        self._restorer = None
+        return self.store.take_over(history, now_ms)
+
+    def complete(self, upto: Ends) -> None:
+        """Every ready member has the logs up to here: tell those who wait for it, and show it."""
+        self.safe = upto
+        if not self.serving:
+            self.arena.shown_seq = upto.journal
+            self.broker.streams.follow(upto.journal)
+        elif not self.paused:
+            self._show()
+            self._tell_waiting()
+
+    # Turns ----------------------------------------------------------------------------------
 
     def turn(self, now_ms: int) -> None:
         """The end of a turn of the loop: dispatch, then hand both logs to the disk."""
         self.at(now_ms)
         if self.failed is not None:
+            return
+        if not self.serving or self.paused:
+            self._flush_adopted(now_ms)
             return
         self.arena.turn += 1
         full = False
@@ -143,6 +222,15 @@ class Node:
         else:
             self._check_room(full)
 
+    def _flush_adopted(self, now_ms: int) -> None:
+        """The turn of a member that deals nothing out."""
+        self.arena.turn += 1
+        self.journal.hurry = True
+        try:
+            self._flush(now_ms)
+        except StoreError as error:
+            self._fail(error)
+
     def _flush(self, now_ms: int) -> None:
         self.catalog.flush(now_ms)
         if not self.catalog.full:
@@ -150,7 +238,7 @@ class Node:
             self.journal.flush(now_ms)
 
     def _checkpoint(self, now_ms: int) -> None:
-        if not self.broker.dirty:
+        if not self.broker.dirty or not self.serving:
             # Every end is written: what is in memory is what the journal says.
             went_well = self.store.checkpoint(self.broker, now_ms)
             if went_well is not None:
@@ -160,7 +248,7 @@ class Node:
     def _check_room(self, full: bool = False) -> None:
         """Let publishers wait as soon as the store has only its reserve left. `watch` lets them go on."""
         if (full or self._store_full()) and not self.alarms.disk:
-            self._raise_alarms(Alarms(memory=self.alarms.memory, disk=True))
+            self._raise_alarms(replace(self.alarms, disk=True))
 
     def _store_full(self) -> bool:
         return self.journal.full or self.catalog.full
@@ -185,7 +273,7 @@ class Node:
         except StoreError as error:
             self._fail(error)
             return
-        if (self.catalog.durable_seq, self.journal.durable_seq) != before:
+        if self.safe is None and (self.catalog.durable_seq, self.journal.durable_seq) != before:
             self._show()
             self._tell_waiting()
 
@@ -200,10 +288,9 @@ class Node:
                 front_end.shutdown(541, "the broker failed; its log has the details")
 
     def _show(self) -> None:
-        """Let consumers see what is on the disk."""
+        """Let consumers see what is safe."""
         arena = self.arena
-        if self.settings.broker.show != "at-once":
-            arena.shown_seq = self.journal.durable_seq
+        arena.shown_seq = EVERYTHING if self.settings.broker.show == "at-once" else self.journal_durable()
         stirred = self.broker.streams.shown(arena.shown_seq)
         hidden, arena.hidden = arena.hidden, []
         for queue in hidden:
@@ -221,7 +308,8 @@ class Node:
             self._flush(now_ms)
             if self.catalog.wants_rewrite:
                 self.catalog.rewrite(self.broker.image(), now_ms)
-                self._tell_waiting()  # the image holds what was on its way
+                if self.safe is None:
+                    self._tell_waiting()  # the image holds what was on its way
             self._checkpoint(now_ms)
         except StoreError as error:
             self._fail(error)
@@ -235,7 +323,7 @@ class Node:
         self.at(now_ms)
         for front_end in list(self.front_ends):
             front_end.tick(now_ms)
-        if self.failed is None:
+        if self.failed is None and self.serving and not self.paused:
             try:
                 self.broker.streams.tick(now_ms)
             except DiskFull:
@@ -247,11 +335,12 @@ class Node:
             self.broker.streams.damage.clear()
 
     def next_wake_ms(self) -> int:
-        return self.broker.next_wake_ms()
+        return self.broker.next_wake_ms() if self.serving and not self.paused else NEVER
 
     def close(self, now_ms: int) -> None:
         """Front ends have gone: write the rest. Call `completed` until `closed` says True."""
-        self.broker.streams.closing()
+        if self.serving:
+            self.broker.streams.closing()
         self.turn(now_ms)
         if self.failed is None:
             try:
@@ -266,7 +355,7 @@ class Node:
         if not self.store.idle:
             return False
         try:
-            self.store.closed(None if self.broker.dirty else self.broker)
+            self.store.closed(None if self.broker.dirty and self.serving else self.broker)
         except StoreError as error:
             self._fail(error)
         return True
@@ -321,7 +410,11 @@ class Node:
         """How much is used, as the shell has measured it: raise or end the alarms."""
         mark = memory_high_bytes * (CALM if self.alarms.memory else 1)
         low = self._store_full() or disk_free_bytes < self.settings.limits.disk_free_bytes_min
-        self._raise_alarms(Alarms(memory=memory_bytes > mark, disk=low))
+        self._raise_alarms(replace(self.alarms, memory=memory_bytes > mark, disk=low))
+
+    def throttle(self, behind: tuple[str, ...]) -> None:
+        """Let publishers wait while these members do not keep up; nobody is named when they need not."""
+        self._raise_alarms(replace(self.alarms, behind=behind))
 
     def _raise_alarms(self, alarms: Alarms) -> None:
         if alarms == self.alarms:
@@ -351,10 +444,10 @@ class Node:
         return self.settings.stream
 
     def journal_durable(self) -> int:
-        return self.journal.durable_seq
+        return self.journal.durable_seq if self.safe is None else self.store.covers(self.safe.journal)
 
     def catalog_durable(self) -> int:
-        return self.catalog.durable_seq
+        return self.catalog.durable_seq if self.safe is None else self.safe.catalog
 
     def journal_settlements(self) -> int:
         self.broker.turn(self.now_ms)

@@ -103,6 +103,8 @@ class Broker:
         self.global_parameters: dict[str, GlobalParameterSpec] = {}
         self.queues: dict[int, Queue] = {}
         """By number. Streams too: they offer what queues do, and `keeps` tells them apart."""
+        self.journaled: dict[int, Any] = {}
+        """Of these, and the state of streams, the messages are in the journal. By number."""
         self.sessions: dict[Session, None] = {}
         self.dirty: list[Any] = []
         """Queues and streams that something happened to in this turn."""
@@ -114,6 +116,7 @@ class Broker:
         self.wakes = dispatch.Wakes()
         self.replies = Replies(self)
         self.streams = Streams(self)
+        self.journaled[STATE_NUMBER] = self.streams.state
         self._next_transient = FIRST_TRANSIENT_NUMBER
 
     # The catalog ------------------------------------------------------------------------
@@ -317,10 +320,7 @@ class Broker:
 
     def targets(self) -> Iterable[tuple[int, Any]]:
         """All whose messages are in the journal, by number."""
-        yield STATE_NUMBER, self.streams.state
-        for number, queue in self.queues.items():
-            if queue.durable:
-                yield number, queue
+        return self.journaled.items()
 
     def _target(self, number: int) -> Any:
         if number == STATE_NUMBER:
@@ -436,6 +436,8 @@ def _put_queue(broker: Broker, spec: QueueSpec) -> None:
     if current is None:
         queue: Any = Stream(spec, broker) if is_stream(spec.arguments) else Queue(spec, broker)
         broker.queues[spec.number] = queue
+        if queue.durable:
+            broker.journaled[spec.number] = queue
         vhost.add_queue(queue)
     elif current.keeps and current.number == spec.number:
         current.respecified(spec)
@@ -451,6 +453,7 @@ def _delete_queue(broker: Broker, spec: QueueSpec) -> None:
 def _close_queue(broker: Broker, queue: Queue) -> None:
     # It leaves the tables first: telling its consumers may lead back here.
     del broker.queues[queue.number]
+    broker.journaled.pop(queue.number, None)
     broker.deletions += 1
     queue.delete()
 

@@ -32,7 +32,7 @@ class NodeWorld:
         self.notes: list[tuple[str, str]] = []
         self.clients: dict[FrontEnd, Client] = {}
         settings = load({"broker.scrypt_log2_n": "10", "limits.disk_free_bytes_min": "0"})
-        self.node = Node(replace(settings, store=CONFIG), self.disk, self, Random(1).randbytes)
+        self.node = Node(replace(settings, store=CONFIG), self.disk, self, Random(now_ms).randbytes)
         self.node.start(now_ms)
         self.broker = self.node.broker
         self.turn()

@@ -118,10 +118,10 @@ class Ends:
         return self._stream.broker.streams.write([state.change(self.key(), body)], now_ms)
 
     def restored(self, body: dict[str, Any]) -> None:
-        """Recovery: all puts were made again; now what was ended ends again."""
-        self.steps = [Step(*step) for step in body["steps"]]
+        """All puts were made again, or more of them: what was ended since the last such record ends again."""
+        before, self.steps = self.last, [Step(*step) for step in body["steps"]]
         self.past, self.buries = body["past"], bool(body.get("buries"))
-        before = NOTHING
         for step in self.steps:
-            self._apply(step, before)
-            before = step
+            if step.by > before.by:
+                self._apply(step, before)
+                before = step

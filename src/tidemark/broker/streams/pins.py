@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.broker.streams import state
 from tidemark.broker.streams.marks import LEASE_MS_MAX
 from tidemark.broker.streams.policy import checked_name
-from tidemark.errors import NotFound, PinExpired, PreconditionFailed
+from tidemark.errors import HistoryGone, NotFound, PinExpired, PreconditionFailed
 
 if TYPE_CHECKING:
     from tidemark.broker.streams.stream import Stream
@@ -99,6 +99,7 @@ class Pins:
 
         Raises:
             PreconditionFailed: a name or a lease that cannot be.
+            HistoryGone: members that follow may have let go of what it sees.
             StoreError: the journal takes nothing now; nothing is held.
         """
         checked_name("pin", name)
@@ -108,6 +109,8 @@ class Pins:
         pin = self.by_name.get(name)
         fresh = pin is None
         if pin is None:
+            if not self._stream.can_pin(seq):
+                raise HistoryGone(stream=self._stream.name, seq=seq, oldest=self._stream.boundary)
             pin = Pin(self, name, seq, streams.history, self._stream.policy.shards)
         before = pin.lease_ms, pin.until_ms
         pin.lease_ms, pin.until_ms = lease_ms, now_ms + lease_ms
@@ -188,6 +191,20 @@ class Pins:
         pin = Pin(self, name, body["seq"], history, body.get("n", self._stream.policy.shards))
         pin.lease_ms, pin.until_ms, pin.safe_at = body["l"], body["u"], seq
         self._hold(pin)
+
+    def followed(self, name: str, body: dict[str, Any] | None, seq: int) -> None:
+        """The leader made, renewed or ended this pin."""
+        pin = self.by_name.get(name)
+        if body is None:
+            if pin is not None:
+                del self.by_name[name]
+                # Snapshots of it that are open here hold it themselves, as after a release.
+                self._stream.unhold(pin.seq)
+        elif pin is not None and pin.seq == body["seq"]:
+            pin.lease_ms, pin.until_ms, pin.safe_at = body["l"], body["u"], seq
+        else:
+            self.followed(name, None, seq)
+            self.restored(name, body, seq)
 
     def gone(self) -> list[state.Change]:
         """The stream is deleted: what becomes of the records."""

@@ -111,6 +111,8 @@ class Snapshot:
         self.stream = stream
         self.history = stream.broker.streams.history
         self.seq = seq
+        self.moment = stream.broker.streams.shown_seq() if seq == stream.boundary else seq
+        """Up to here nothing has changed in the stream since `seq`."""
         self.after = after
         """It is about what came behind this sequence, up to `seq`."""
         self.pin = pin

@@ -74,6 +74,8 @@ class State(StreamCore):
         self._journal = journal
         self._bodies: dict[bytes, tuple[int, bytes]] = {}
         """Of each key: its sequence and body."""
+        self._read: int | None = None
+        """`news` was told up to here."""
 
     def history(self) -> bytes:
         """The history that what is written now belongs to."""
@@ -117,17 +119,43 @@ class State(StreamCore):
     # Reading ------------------------------------------------------------------------------
 
     def items(self) -> Iterator[tuple[bytes, int, dict[str, Any]]]:
-        """(key, sequence, body) of everything that is there. Called once, when the journal was read.
+        """(key, sequence, body) of everything that is there, when the journal was read.
 
         Raises:
             CorruptRecord: one of them is damaged on the disk.
         """
-        self._read_rest()
+        for _ in self.news(self.arena.next_seq - 1):
+            pass
         for name, (seq, body) in self._bodies.items():
             yield name, seq, json.loads(body)
 
-    def _read_rest(self) -> None:
-        """Find the bodies that are not known from a checkpoint, and forget those that are not current."""
+    def news(self, upto: int) -> Iterator[tuple[bytes, int, bytes | None]]:
+        """What the journal has up to `upto` and was not told yet: (key, sequence, body), None for what is gone.
+
+        Raises:
+            CorruptRecord: one of them is damaged on the disk.
+        """
+        if self._read is None:
+            self._read = self._forget_superseded()
+            for name, (seq, body) in self._bodies.items():
+                yield name, seq, body
+        while (taken := self.take(upto, self._read, upto, READ_AT_ONCE, 1 << 20)) is not None:
+            self._read = self.position
+            for entry, row in zip(taken, gather(self, taken, KEY | VALUE), strict=True):
+                if row.key is None:
+                    continue
+                name, seq = bytes(row.key), entry[1]
+                if entry[4] & ROW_TOMBSTONE:
+                    self._bodies.pop(name, None)
+                    yield name, seq, None
+                else:
+                    self._bodies[name] = seq, bytes(row.value)
+                    yield name, seq, bytes(row.value)
+            self._journal.pager.trim(self._journal.completed_ticket)
+        self._read = max(self._read, upto)
+
+    def _forget_superseded(self) -> int:
+        """Of the bodies that came from a checkpoint, keep the current ones. Returns up to where it knew all of them."""
         known, self._bodies = self._bodies, {}
         after = 0
         for name, (seq, body) in known.items():
@@ -135,13 +163,7 @@ class State(StreamCore):
             current = self.current(name)
             if current is not None and current[0] == seq:
                 self._bodies[name] = seq, body
-        snapshot = self.arena.next_seq - 1
-        while (taken := self.take(snapshot, after, snapshot, READ_AT_ONCE, 1 << 20)) is not None:
-            after = self.position
-            for entry, row in zip(taken, gather(self, taken, KEY | VALUE), strict=True):
-                if not entry[4] & ROW_TOMBSTONE and row.key is not None:
-                    self._bodies[bytes(row.key)] = entry[1], bytes(row.value)
-            self._journal.pager.trim(self._journal.completed_ticket)
+        return after
 
     # Checkpoints ------------------------------------------------------------------------------
 

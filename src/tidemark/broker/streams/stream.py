@@ -168,10 +168,12 @@ class Stream(StreamCore):
         if not self.held:
             return
         ends, streams = self.ends, self.broker.streams
-        upto = self.boundary
+        upto = min(self.boundary, streams.floor)
         if self.policy.history_ms:
             upto = min(upto, ends.past)
         elif not ends.buries:
+            if not streams.leads:
+                return
             try:
                 ends.begin_to_bury(self.broker.now_ms)
             except StoreError:
@@ -204,6 +206,9 @@ class Stream(StreamCore):
     @property
     def oldest_snapshot(self) -> int:
         """The lowest sequence at which a snapshot can be opened exactly."""
+        streams = self.broker.streams
+        if streams.follows and self.ends.buries and not self.policy.history_ms:
+            return max(self.complete_from, self.ends.past, min(streams.exact_from, self.boundary))
         return max(self.complete_from, self.ends.past)
 
     def can_show(self, seq: int) -> bool:
@@ -213,6 +218,17 @@ class Stream(StreamCore):
         return any(pin.seq == seq for pin in self.pins.by_name.values()) or any(
             snapshot.seq == seq for snapshot in self._snapshots
         )
+
+    def can_pin(self, seq: int) -> bool:
+        """Whether whoever follows still has all that a snapshot at `seq` sees."""
+        promised = self.broker.streams.promised
+        if seq >= min(promised, self.boundary) or any(pin.seq == seq for pin in self.pins.by_name.values()):
+            return True
+        if self.policy.history_ms:
+            return seq >= self.ends.past
+        if not self.ends.buries:
+            return True  # nobody has let go of anything
+        return any(one.seq == seq and one.moment >= promised for one in self._snapshots)
 
     def check_position(self, position: Position) -> int:
         """Where to go on from this position.
@@ -264,6 +280,10 @@ class Stream(StreamCore):
         if not self.deleted:
             self.tidy()
 
+    def lowest_snapshot(self, least: int, otherwise: int) -> int:
+        """The moment of the oldest open snapshot that is not of before `least`, if that is lower."""
+        return min((otherwise, *(one.moment for one in self._snapshots if one.moment >= least)))
+
     def close_idle(self, before_ms: int) -> bool:
         """Close snapshots that nobody has read from since then. False when none is open."""
         while self._snapshots:
@@ -295,6 +315,15 @@ class Stream(StreamCore):
         else:
             oldest.expire(why)
         return True
+
+    def bound_snapshots(self) -> None:
+        """Where another node leads: close the oldest snapshots while each alone keeps more than pins may. Pins stay."""
+        bytes_max = self.policy.pin_bytes_max
+        while bytes_max is not None and self.held_bytes > bytes_max:
+            oldest = min(self._snapshots, key=lambda one: one.seq, default=None)
+            if oldest is None or self.kept(oldest.seq)[1] <= bytes_max:
+                break
+            oldest.expire(f"pins and snapshots kept more than the {bytes_max} bytes that the stream allows")
 
     def oldest_view(self) -> Pin | Snapshot | None:
         """The pin or snapshot of the longest ago."""

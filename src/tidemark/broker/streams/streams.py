@@ -11,8 +11,10 @@ Invariant: what is let go of in memory is needed by no pin whose record is, or w
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.broker.core import NEVER
 from tidemark.broker.streams.leases import GRACE_MS, Leases
@@ -29,6 +31,7 @@ from tidemark.broker.streams.retention import Timeline
 from tidemark.broker.streams.room import Room
 from tidemark.broker.streams.state import Change, State
 from tidemark.errors import CorruptRecord, PreconditionFailed, StoreError
+from tidemark.model.arena import EVERYTHING
 
 if TYPE_CHECKING:
     from tidemark.broker.broker import Broker
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
 
 MARKS_PATIENCE_MS = 10
 """How long moves of marks that nobody waits for are merged."""
+
+
+class Waiter(Protocol):
+    def durable(self) -> None:
+        """More is shown than before."""
 
 
 class Streams:
@@ -62,16 +70,38 @@ class Streams:
         """Streams with marks that are not written yet."""
         self.damage: list[CorruptRecord] = []
         """What the rules of retention could not read; the node takes it from here."""
+        self.leads = False
+        """Streams may be changed here: all of them are as the journal has them, and nobody else writes it."""
+        self.follows = False
+        """Another node writes the journal; what is shown here is what that one has called safe."""
+        self.awaiting: dict[Waiter, None] = {}
+        """Who waits until more is shown here."""
+        self.members = 1
+        """How many members the cluster has."""
+        self.others: Callable[[int], int] = lambda _: 0
+        """How many other members have the journal up to this sequence on their disks."""
+        self.floor = 0
+        """Versions that were superseded behind it stay: the leader may still pin a snapshot that sees them."""
+        self.promised = 0
+        """Where it leads: those who follow were told that no snapshot of before this is pinned any more."""
+        self.exact_from = 0
+        """Where it follows: of a state before this, versions may be missing that were superseded since."""
         self._moved_since_ms = 0
         self._patience_ms = MARKS_PATIENCE_MS
-        self._recovered = False
 
     # Histories -----------------------------------------------------------------------------------
 
     @property
     def histories(self) -> Histories:
-        """The takeover table: (history, first sequence), newest first."""
+        """The takeover table: (history, first sequence), newest first.
+
+        Without a history that began behind what is shown: until a takeover is safe it may be one that never was, and
+        nobody must be given a position in it.
+        """
         known: Histories = self.journal.histories
+        if self.follows:
+            shown = self.broker.arena.shown_seq
+            return [row for row in known if row[1] <= shown] or known[-1:]
         return known
 
     @property
@@ -98,12 +128,19 @@ class Streams:
             PreconditionFailed: more than there are.
         """
         for what, asked in (("replicas", replicas), ("disks", disks)):
-            if not 0 <= asked <= 1:
-                raise PreconditionFailed(
-                    reason=f"{asked} {what} were asked for; this node is alone and answers for itself only (1)"
+            if not 0 <= asked <= self.members:
+                whose = (
+                    "this node is alone" if self.members == 1 else f"the cluster has {self.members} members"
                 )
+                raise PreconditionFailed(reason=f"{asked} {what} were asked for; {whose}")
         newest = self.broker.arena.next_seq - 1
-        return is_safe(self.histories, newest, self.journal.durable_seq, history, seq, disks)
+        durable = self.journal.durable_seq
+        verdict = is_safe(self.histories, newest, durable, history, seq, disks)
+        # What another member acknowledges is on its disk.
+        others = self.others(seq)
+        if verdict == "yes" and (1 + others < replicas or (seq <= durable) + others < disks):
+            return "not yet"
+        return verdict
 
     # State ---------------------------------------------------------------------------------------
 
@@ -139,13 +176,13 @@ class Streams:
         changes = stream.marks.gone() + stream.pins.gone()
         if self.state.current(stream.ends.key()) is not None:
             changes.append((stream.ends.key(), None))
-        if self._recovered and changes:
+        if self.leads and changes:
             self.write(changes, self.broker.now_ms)
 
     def forget_vhost(self, vhost: str) -> None:
         """The virtual host is deleted: its producers go with it. Raises StoreError, as `forget`."""
         changes = self.producers.forget_vhost(vhost)
-        if self._recovered and changes:
+        if self.leads and changes:
             self.write(changes, self.broker.now_ms)
 
     def grow(self, stream: Stream, shards: int) -> int:
@@ -163,6 +200,10 @@ class Streams:
         """The journal was replayed, and what is durable is shown: go on from there."""
         newest = self.broker.arena.next_seq - 1
         streams = self._streams()
+        if self.follows:
+            # Whoever led before may have promised as much as it had.
+            self._hear(newest)
+            self.follows, self.promised = False, newest
         gone: list[Change] = []
         for name, seq, body in self.state.items():
             if "u" in body:
@@ -170,7 +211,7 @@ class Streams:
             if not self._restored(name.decode("utf-8", "surrogateescape"), seq, body):
                 gone.append((name, None))
         # From here on all pins hold, and nothing that they see goes.
-        self._recovered = True
+        self.leads, self.floor = True, EVERYTHING
         self.timeline.note(now_ms, newest)
         for stream in streams.values():
             stream.changed_at(stream.ends.last.by)
@@ -183,6 +224,7 @@ class Streams:
         with suppress(StoreError):
             self.write(gone, now_ms)
         self.state.tidy(self.shown_seq())
+        self._tell_awaiting()
 
     def _streams(self) -> dict[int, Stream]:
         return {number: queue for number, queue in self.broker.queues.items() if queue.keeps}  # type: ignore[misc]
@@ -205,14 +247,76 @@ class Streams:
         elif kind == "mark":
             stream.marks.restored(rest, body, seq)
         elif kind == "pin":
-            stream.pins.restored(rest, body, seq)
+            stream.pins.followed(rest, body, seq)
         return True
+
+    # As a follower -----------------------------------------------------------------------------------
+
+    def follow(self, seq: int) -> None:
+        """What another node wrote, and this one has applied, is safe up to `seq`: show it. Nothing is written.
+
+        Pins and ends are told to their streams as they come; marks and producers wait for `recovered`. Who watches a
+        stream is told, too: readers are served here as they are where it is written.
+        """
+        self.follows = True
+        dirty = list(self.broker.dirty)
+        self.broker.dirty.clear()
+        for target in dirty:
+            target.is_dirty = False
+        self._hear(seq)
+        for target in dirty:
+            if target.keeps and not target.deleted:
+                target.look(self.broker.now_ms)
+        for stream in list(self.hidden):
+            if stream.shown(seq):
+                stream.look(self.broker.now_ms)
+        for stream in list(self.untidy):
+            stream.tidy()
+        self.state.tidy(seq)
+        self._tell_awaiting()
+
+    def _hear(self, upto: int) -> None:
+        """Let streams know what the state stream says of their pins and ends up to here."""
+        for name, at, body in self.state.news(upto):
+            kind, _, rest = name.decode("utf-8", "surrogateescape").partition("/")
+            if kind in ("pin", "stream"):
+                number, _, rest = rest.partition("/")
+                stream: Any = self.broker.queues.get(int(number))
+                if stream is None or not stream.keeps:
+                    continue
+                if kind == "pin":
+                    stream.pins.followed(rest, None if body is None else json.loads(body), at)
+                elif body is not None:
+                    stream.ends.restored(json.loads(body))
+                    stream.changed_at(stream.ends.last.by)
+
+    def _tell_awaiting(self) -> None:
+        for waiter in list(self.awaiting):
+            waiter.durable()
+
+    def promise(self, complete: int) -> int:
+        """Those who follow may let go of what was superseded up to the answer: nobody pins a snapshot of before it any
+        more, unless it is pinned already (`Stream.can_pin`). It is no more than is `complete`, so that it stays true
+        when another member leads: numbers behind that may come again."""
+        lowest = min(self.shown_seq(), complete)
+        for stream in self.read:
+            lowest = stream.lowest_snapshot(self.promised, lowest)
+        self.promised = max(self.promised, lowest)
+        return self.promised
+
+    def let_go(self, floor: int) -> None:
+        """Versions that were superseded up to here may leave, if no pin sees them."""
+        if not self.leads and floor > self.floor:
+            self.floor = floor
+            for stream in self._streams().values():
+                if stream.held:
+                    self.untidy[stream] = None
 
     # As time passes ----------------------------------------------------------------------------------
 
     def shown(self, seq: int) -> bool:
         """Records up to `seq` are shown now. True: some stream has more to show than before."""
-        if not self._recovered:
+        if not self.leads:
             return False
         stirred = False
         for stream in list(self.hidden):
@@ -242,18 +346,22 @@ class Streams:
         self._patience_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """About once a second: leases end, and streams let go of what their rules say.
+        """About once a second: leases end, and streams let go of what their rules say. While it follows: snapshots only.
 
         Raises:
             StoreError: the journal takes nothing now; the rest is for the next tick.
         """
-        if not self._recovered:
+        if not self.leads and not self.follows:
             return
         self.timeline.note(now_ms, self.shown_seq())
         idle_ms = now_ms - 1000 * self.broker.config.snapshot_idle_s
         for stream in list(self.read):
             if not stream.close_idle(idle_ms):
                 self.read.pop(stream, None)
+            elif self.follows:
+                stream.bound_snapshots()
+        if self.follows:
+            return  # leases and rules are the leader's business: what follows from them comes with the journal
         self.leases.tick(now_ms)
         for stream in list(self.kept):
             try:

@@ -220,7 +220,7 @@ def test_state_whose_stream_is_gone_is_deleted_at_the_start() -> None:
     world.declare()
     world.session.register("s", "c")
     world.turn()
-    world.streams._recovered = False  # the process dies before the state follows
+    world.streams.leads = False  # the process dies before the state follows
     world.session.delete("s")
     world.turn()
     assert len(list(world.streams.state.items())) == 1

@@ -1,0 +1,713 @@
+"""One member of a cluster, without a socket or a clock: a node, the mode that tells it what to do, and its senders.
+
+The shell gives it what happens: turns and news of the disk as for a `Node`; links, messages and frames of peers;
+views, leases and members from whoever keeps them. Each becomes an event for the mode, and this module performs
+the effects. It decides nothing itself.
+
+    peer's frame ─► mode: Keep? ─► node.adopt ─► turn: disk ─► Durable ─► mode ─► Tell(source, Acked)
+    publisher ─► node ─► turn: disk ─► Stored ─► senders ship it     peers' Acked ─► mode ─► Complete ─► confirms
+
+When its logs must be cut back, or when it led and somebody else does now, the node is thrown away and another one
+reads the same store: what is in memory can be had again from the disk, and taking it apart piece by piece could not
+be made sure of. Events wait while that happens.
+
+Invariant: what is adopted is appended to the logs in the order in which the source has it; nothing is ever sent that
+the local logs do not hold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Protocol
+
+from tidemark.cluster.chain.mode import ChainMode
+from tidemark.cluster.mode import (
+    Answer,
+    Asked,
+    Became,
+    Belong,
+    Complete,
+    Dial,
+    Drain,
+    Durable,
+    Effect,
+    Event,
+    Fence,
+    Follow,
+    Given,
+    Hush,
+    Keep,
+    Lead,
+    Lease,
+    MemberGone,
+    MemberHere,
+    Mode,
+    PeerDown,
+    PeerSaid,
+    PeerUp,
+    ProposalFailed,
+    Propose,
+    Quit,
+    Reset,
+    Rewind,
+    Send,
+    Show,
+    Skip,
+    State,
+    Stored,
+    Tell,
+    Tick,
+    Unfence,
+    ViewChanged,
+    Wake,
+)
+from tidemark.cluster.standby.mode import StandbyMode
+from tidemark.config import Config
+from tidemark.errors import LogGone, StoreError
+from tidemark.model.peers import Acked, Completed, Ends, Log, Message, Name, Offer, Takeover, Unit, View
+from tidemark.node import Node, Outside
+from tidemark.ports import Apart, Disk
+from tidemark.store.journal import RecoveryReport
+from tidemark.store.rewind import reset, rewind
+
+SHIP_BYTES = 1 << 20
+"""How much is read from a log for a peer at once."""
+
+
+class MemberOutside(Outside, Protocol):
+    """What a member asks of its shell, beside what its node does."""
+
+    def tell(self, peer: Name, message: Message) -> None: ...
+
+    def ship(self, peer: Name, epoch: int, unit: Unit) -> None:
+        """Send one frame of a log. Its bytes are taken before this returns."""
+
+    def backlog(self, peer: Name) -> int:
+        """Bytes for this peer that its socket has not taken yet."""
+
+    def dial(self, peer: Name | None) -> None:
+        """Keep a link to this source, and to no other."""
+
+    def drop(self, peer: Name) -> None:
+        """Close the links with it; a source is dialled again."""
+
+    def propose(self, view: View) -> None:
+        """Write this view if the one it was derived from is still there. `view_changed` or `proposal_failed` answers."""
+
+    def role(self, state: State, leader: Name | None) -> None:
+        """What this member is now, and where clients belong."""
+
+    def retired(self, node: Node) -> None:
+        """This node is thrown away: send what its connections still have to say and close them."""
+
+    def renewed(self, node: Node) -> None:
+        """This node has taken the place of the one that was thrown away."""
+
+    def wake(self, at_ticks_ms: int) -> None:
+        """Call `tick` then, at the latest."""
+
+    def drain(self) -> None:
+        """Take no more clients, and say goodbye to those that are here."""
+
+    def quit(self, reason: str, clean: bool = False) -> None:
+        """End the process, with this as its last word: it was asked to (`clean`), or it cannot go on."""
+
+
+class Stop(Exception):
+    """The shell was told to end the process: what the mode wanted besides must not be done."""
+
+
+@dataclass(slots=True)
+class Sender:
+    """What goes to one peer: from where, and how much of it is on its way."""
+
+    after: dict[Log, int]
+    unacked: deque[tuple[Log, int, int]] = field(default_factory=deque)
+    """(log, last sequence, bytes) of what was sent and not acknowledged."""
+    unacked_bytes: int = 0
+
+    def acked(self, durable: Ends) -> None:
+        while self.unacked and self.unacked[0][1] <= durable[self.unacked[0][0]]:
+            self.unacked_bytes -= self.unacked.popleft()[2]
+
+
+class Facts:
+    """What a mode may know of the logs. Fits `cluster.replica.LogFacts`."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    @property
+    def cluster(self) -> str:
+        return self._member.node.store.files.status.cluster
+
+    @property
+    def epoch(self) -> int:
+        return self._member.node.store.files.status.epoch
+
+    @property
+    def ends(self) -> Ends:
+        return self._member.node.store.ends
+
+    @property
+    def durable(self) -> Ends:
+        return self._member.node.store.durable_ends
+
+    @property
+    def table(self) -> tuple[Takeover, ...]:
+        return self._member.node.store.table
+
+    def log_start(self, log: Log) -> int:
+        return self._member.node.store.log_start(log)
+
+
+class Member:
+    def __init__(
+        self,
+        config: Config,
+        disk: Disk,
+        outside: MemberOutside,
+        entropy: Callable[[int], bytes],
+        apart: Apart | None = None,
+    ) -> None:
+        self.config = config
+        self.name = config.node.name
+        self.leader: Name | None = None
+        self.view: View | None = None
+        self.why = "it has just started"
+        self.node = Node(config, disk, outside, entropy, apart)
+        self._join(self.node)
+        mode = ChainMode if config.cluster.mode == "chain" else StandbyMode
+        self.mode: Mode = mode(self.name, config.cluster, entropy, Facts(self))
+        self._disk = disk
+        self._outside = outside
+        self._entropy = entropy
+        self._apart = apart
+        self._now_ms = 0
+        self._events: deque[Event] = deque()
+        self._stepping = False
+        self._senders: dict[Name, Sender] = {}
+        self._acks: dict[Name, Ends] = {}
+        self._source: Name | None = None
+        self._stored = self._durable = self._complete = Ends()
+        self._positions: dict[Name, Ends] = {}
+        """How far other members were when they were heard of last; those that are away will go on from there."""
+        self._floor = 0, 0
+        """What `Completed` says of versions of streams: up to which they may go, and from where in the journal on."""
+        self._next_floor: tuple[int, int] | None = None
+        """The one that is waited for: only then the newest one counts, else it would run away from us."""
+        self._serve_at: Ends | None = None
+        """It leads, and serves clients when all up to here is complete."""
+        self._rebuild: Callable[[], None] | None = None
+        """What to do to the files before another node reads them; done when nothing is on its way to the disk."""
+        self._kept: bool | None = None
+        self._answer = Answer(False, "")
+        self._ended = False
+        """The shell was told to end the process: nothing more is kept, acknowledged, sent or confirmed."""
+
+    # What a node's shell does ------------------------------------------------------------------------------
+
+    def start(self, now_ms: int, ticks_ms: int) -> RecoveryReport:
+        """Read the store. Raises StoreError when it cannot be served."""
+        self._now_ms = now_ms
+        report = self.node.follow(now_ms)
+        self._report()
+        self._handle(Tick(ticks_ms))
+        self._outside.role(self.mode.state, None)
+        return report
+
+    @property
+    def serving(self) -> bool:
+        """Clients of this member are served by itself."""
+        return self.node.serving and self._rebuild is None
+
+    @property
+    def readable(self) -> bool:
+        """Clients that only read may be served by this member: it leads, or is ready and knows what is complete."""
+        ready = self.mode.state is State.READY and self._complete.journal > 0
+        return self.serving or (ready and self._rebuild is None)
+
+    @property
+    def rebuilding(self) -> bool:
+        """Its store is being read again; it cannot be asked anything until that is over."""
+        return self._rebuild is not None
+
+    def turn(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        if self._rebuild is not None:
+            self._try_rebuild()
+            return
+        self.node.turn(now_ms)
+        self._report()
+
+    def completed(self, now_ms: int) -> None:
+        """The disk has news."""
+        self._now_ms = now_ms
+        self.node.completed(now_ms)
+        if self._rebuild is not None:
+            self._try_rebuild()
+        else:
+            self._report()
+
+    def maintain(self, now_ms: int, budget_bytes: int) -> bool:
+        self._now_ms = now_ms
+        if self._rebuild is not None:
+            return True
+        self._hold()
+        self._throttle()
+        more = self.node.maintain(now_ms, budget_bytes)
+        self._report()
+        return more
+
+    def tick(self, now_ms: int, ticks_ms: int) -> None:
+        """Often: time-outs between members are told by it."""
+        self._now_ms = now_ms
+        self._handle(Tick(ticks_ms))
+
+    def close(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.node.close(now_ms)
+
+    def closed(self) -> bool:
+        return self.node.closed()
+
+    # What happens ----------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Name, dialled: bool) -> None:
+        self._handle(PeerUp(peer, dialled))
+
+    def peer_down(self, peer: Name, dialled: bool, gone: bool = False) -> None:
+        if not dialled:
+            self._senders.pop(peer, None)
+        self._handle(PeerDown(peer, dialled, gone))
+
+    def peer_said(self, peer: Name, message: Message) -> None:
+        if isinstance(message, Acked) and self.view is not None and message.epoch == self.view.epoch:
+            told = {peer: message.durable, **dict(message.behind)}
+            self._acks |= told
+            self._positions |= told
+            sender = self._senders.get(peer)
+            if sender is not None:
+                sender.acked(message.durable)
+        elif isinstance(message, Completed):
+            self._hear_floor(peer, message)
+        elif isinstance(message, Offer) and message.verdict == "resume" and not message.to.journal:
+            # A log that begins at 0 comes without what its source has let go of.
+            streams = self.node.broker.streams
+            streams.exact_from = max(streams.exact_from, message.ends.journal)
+        self._handle(PeerSaid(peer, message))
+        self._pump()
+
+    def given(self, peer: Name, epoch: int, unit: Unit) -> None:
+        """A peer sent one frame of a log. Its bytes may go when this returns."""
+        if self._rebuild is not None:
+            return
+        self._kept = None
+        self._handle(Given(peer, epoch, unit.log, unit.previous, unit.first, unit.last))
+        if self._kept and self._rebuild is None and not self._ended:
+            end = self.node.store.ends[unit.log]
+            if unit.previous != end:
+                self._quit(
+                    f"a frame of {peer} comes behind {unit.previous}, but the {unit.log.name} ends at {end}"
+                )
+                return
+            try:
+                self.node.at(self._now_ms)
+                self.node.adopt(unit.log, unit.payload)
+            except StoreError as error:
+                self._quit(f"a frame of {peer} cannot be kept: {error}")
+                return
+            self._outside.due()
+
+    def view_changed(self, view: View | None) -> None:
+        self._handle(ViewChanged(view))
+
+    def proposal_failed(self, view: View) -> None:
+        self._handle(ProposalFailed(view))
+
+    def member_gone(self, name: Name) -> None:
+        self._handle(MemberGone(name))
+
+    def member_here(self, here: MemberHere) -> None:
+        self._handle(here)
+
+    def lease(self, until_ticks_ms: int) -> None:
+        self._handle(Lease(until_ticks_ms))
+
+    def ask(self, command: str, member: Name = "") -> Answer:
+        """An operator or a resource manager wants something."""
+        if self._rebuild is not None:
+            return Answer(False, "this member is reading its store again; ask in a moment")
+        self._answer = Answer(False, f"{command} has no meaning for a member that is {self.mode.state}")
+        self._handle(Asked(command, member))  # type: ignore[arg-type]
+        return self._answer
+
+    def _join(self, node: Node) -> None:
+        """Let receipts be judged by what all members have."""
+        node.broker.streams.members = self.config.cluster.size
+        node.broker.streams.others = self._others_with
+
+    def _others_with(self, seq: int) -> int:
+        others = [name for name in (self.view.ready if self.view is not None else ()) if name != self.name]
+        if seq <= self._complete.journal:
+            return len(others)  # nothing is complete before all of them have it
+        return sum(1 for name in others if self._acks.get(name, Ends()).journal >= seq)
+
+    # Events and effects ------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        """Let the mode see it, and whatever follows from it. While the store is read again it waits."""
+        if not self._ended:
+            self._events.append(event)
+            self._step()
+
+    def _quit(self, reason: str, clean: bool = False) -> None:
+        """Have the process ended. Until it is, nothing may follow from what the mode believes to be done."""
+        if not self._ended:
+            self._ended = True
+            self._events.clear()
+            self._senders.clear()
+            self._outside.quit(reason, clean)
+
+    def _step(self) -> None:
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._events and self._rebuild is None:
+                event = self._events.popleft()
+                if isinstance(event, ViewChanged):
+                    self._note_view(event.view)
+                for effect in self.mode.step(event):
+                    self._perform(effect)
+        except Stop:
+            self._events.clear()
+        finally:
+            self._stepping = False
+
+    def _note_view(self, view: View | None) -> None:
+        if view is None or (self.view is not None and view.epoch < self.view.epoch):
+            return
+        if self.view is None or (view.epoch, view.history) != (self.view.epoch, self.view.history):
+            self._acks.clear()  # what was said in another epoch may have been cut back since
+            # Nobody is cut back to before what is complete, and the ready have at least that.
+            known = (self.view.ready if self.view is not None else ()) + tuple(self._positions)
+            complete, before = self._complete, self._positions
+            self._positions = {name: before.get(name, complete).least(complete) for name in known}
+            self._positions.pop(self.name, None)
+            self._forget_floors()
+        self.view = view
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Tell(peer, Completed() as message):
+                self._outside.tell(peer, self._with_floor(message))
+            case Tell(peer, message):
+                self._outside.tell(peer, message)
+            case Send(peer, after):
+                self._senders[peer] = Sender({log: after[log] for log in Log})
+                self._pump()
+            case Hush(peer):
+                self._senders.pop(peer, None)
+            case Keep():
+                self._kept = True
+            case Skip():
+                self._kept = False
+            case Complete(upto):
+                self._completed(upto)
+            case Show():
+                pass
+            case Dial(peer):
+                self._source = peer
+                self._outside.dial(peer)
+            case Lead():
+                self._lead(effect)
+            case Follow(leader):
+                self._follow(leader)
+            case Fence():
+                self.node.paused = True
+                self._outside.role(self.mode.state, self.leader)
+            case Unfence():
+                self.node.paused = False
+                self._outside.role(self.mode.state, self.leader)
+                self._completed(self._complete)
+            case Rewind(to):
+                self._begin_rebuild(lambda: self._cut_back(to))
+            case Reset():
+                self._begin_rebuild(lambda: reset(self._disk))
+            case Drain():
+                self._outside.drain()
+            case Belong(cluster, epoch):
+                self._remember(cluster=cluster, epoch=epoch)
+            case Propose(view, why):
+                self._outside.note(
+                    "info", "view proposed", epoch=view.epoch, ready=" ".join(view.ready), why=why
+                )
+                self._outside.propose(view)
+            case Became(state, why):
+                self.why = why
+                self._outside.note("info", "state of the member", state=str(state), why=why)
+                self._outside.role(state, self.leader)
+            case Answer():
+                self._answer = effect
+            case Wake(at_ms):
+                self._outside.wake(at_ms)
+            case Quit(reason, clean):
+                self._quit(reason, clean)
+                if not clean:
+                    raise Stop  # else what comes behind it is the answer to whoever asked
+
+    def _with_floor(self, message: Completed) -> Completed:
+        """Say also which versions of streams nobody can pin any more; whoever follows passes on what it was told."""
+        if self.serving:
+            # A pin whose frame is still open has its number already.
+            node = self.node
+            self._floor = node.broker.streams.promise(self._complete.journal), node.arena.next_seq - 1
+        floor, floor_at = self._floor
+        return replace(message, floor=floor, floor_at=floor_at)
+
+    def _hear_floor(self, peer: Name, message: Completed) -> None:
+        of_now = self.view is not None and message.epoch == self.view.epoch and peer == self._source
+        if of_now and not self.serving and message.floor > self._floor[0]:
+            self._floor = message.floor, message.floor_at
+            self._next_floor = self._next_floor or self._floor
+
+    def _let_go(self, complete: int) -> None:
+        """Let versions of streams go that nobody pins any more, when all pins from before that was said are known."""
+        if self._next_floor is not None and complete >= self._next_floor[1]:
+            floor = self._next_floor[0]
+            self._next_floor = self._floor if self._floor[0] > floor else None
+            self.node.broker.streams.let_go(floor)
+
+    def _forget_floors(self) -> None:
+        self._floor, self._next_floor = (0, 0), None
+
+    # Leading and following -----------------------------------------------------------------------------------
+
+    def _lead(self, lead: Lead) -> None:
+        assert self.view is not None and self.view.epoch == lead.epoch
+        self.leader = self.name
+        self._remember(role="leader")
+        try:
+            self.node.take_over(lead.history, self._now_ms)
+        except StoreError as error:
+            self._quit(f"this member was chosen to lead and cannot write: {error}")
+            raise Stop from error
+        # Frames are sealed by the turn; what is complete then must cover the records of the takeover.
+        self.node.turn(self._now_ms)
+        self._serve_at = self.node.store.ends
+        self._report()
+        self._outside.due()
+
+    def _follow(self, leader: Name | None) -> None:
+        led = self.leader == self.name
+        self.leader = leader
+        self._serve_at = None
+        if led:
+            self._begin_rebuild(lambda: None)
+        else:
+            self._remember(role="backup")
+        self._outside.role(self.mode.state, leader)
+
+    def _remember(self, **facts: str | int) -> None:
+        """Have the store say this about itself, on the disk."""
+        files = self.node.store.files
+        if any(getattr(files.status, key) != value for key, value in facts.items()):
+            try:
+                files.update(**facts)
+            except StoreError as error:
+                self._quit(f"the store cannot say to which cluster it belongs: {error}")
+                raise Stop from error
+
+    def _completed(self, upto: Ends) -> None:
+        self._complete = upto
+        try:
+            if self._serve_at is not None and upto.covers(self._serve_at):
+                self._serve_at = None
+                self.node.safe = upto
+                self.node.serve(self._now_ms)
+                self._outside.role(self.mode.state, self.leader)
+                self._report()
+            self.node.complete(upto)
+        except StoreError as error:
+            self._quit(f"what is complete cannot be shown: {error}")
+            raise Stop from error
+        if not self.serving:
+            self._let_go(upto.journal)
+        self._outside.due()
+
+    def _hold(self) -> None:
+        """Keep what is not complete, and what other members still need, linked or away, as far as that is allowed."""
+        keep = self._complete
+        for peer, position in list(self._positions.items()):
+            if self._can_keep(position):
+                keep = keep.least(position)
+            else:
+                del self._positions[peer]
+        for peer, sender in self._senders.items():
+            after = Ends(sender.after[Log.CATALOG], sender.after[Log.JOURNAL])
+            if peer not in self._positions and self._can_keep(after):
+                keep = keep.least(after)
+        self.node.store.hold(keep)
+
+    def _can_keep(self, behind: Ends) -> bool:
+        store = self.node.store
+        needed = store.journal.bytes_after(behind.journal)
+        needed += sum(one.used for one in store.catalog.segments if one.last_seq > behind.catalog)
+        return needed <= self.config.cluster.keep_bytes
+
+    def _throttle(self) -> None:
+        """Publishers wait while a ready member is far behind. Whoever is dropped from the view holds nobody up."""
+        if not self.serving or self.view is None:
+            return
+        most, journal = self.config.cluster.lag_bytes, self.node.store.journal
+        already = self.node.alarms.behind
+        behind = tuple(
+            name
+            for name in self.view.ready
+            if name in self._acks
+            and journal.bytes_after(self._acks[name].journal) > (most // 2 if name in already else most)
+        )
+        if behind != already:
+            self.node.throttle(behind)
+
+    # The node, read anew ----------------------------------------------------------------------------------------
+
+    def _begin_rebuild(self, change: Callable[[], None]) -> None:
+        self._rebuild = change
+        self._serve_at = None
+        self._senders.clear()
+        self._outside.dial(None)
+        self._outside.retired(self.node)
+        self._outside.due()
+
+    def _cut_back(self, to: Ends) -> None:
+        try:
+            rewind(self._disk, self.config.store, to)
+        except LogGone:
+            if self.node.store.files.status.epoch:
+                raise
+            reset(self._disk)  # it was being filled for the first time: it begins again
+
+    def _try_rebuild(self) -> None:
+        """As soon as nothing is on its way to the disk: change the files and read them."""
+        change, old = self._rebuild, self.node
+        if change is None or (old.failed is None and not old.store.idle):
+            return
+        if old.failed is not None:
+            self._quit(f"the store failed: {old.failed}")
+            return
+        old.store.journal.checkpointer.abandon()
+        try:
+            change()
+            self.node = Node(self.config, self._disk, self._outside, self._entropy, self._apart)
+            self.node.follow(self._now_ms)
+        except LogGone as error:
+            self._quit(
+                f"the logs must be cut back to where the cluster's are, which cannot be done: {error}. Perhaps it was "
+                "started without its cluster: move over what is missing there and start with an empty data directory"
+            )
+            return
+        except StoreError as error:
+            self._quit(f"the store cannot be read again: {error}")
+            return
+        self._rebuild = None
+        self._join(self.node)
+        self._outside.renewed(self.node)
+        self._complete = self._stored = self._durable = Ends()
+        self._forget_floors()
+        with suppress(Stop):
+            self._remember(role="backup")
+        waiting, self._events = self._events, deque()
+        self._report()
+        if self._source is not None:
+            self._outside.dial(self._source)
+        self._events.extend(waiting)
+        self._step()
+        self._outside.role(self.mode.state, self.leader)
+
+    # The logs ---------------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """Tell the mode how far the logs are, and the peers what is new."""
+        if self._rebuild is not None or self._ended:
+            return
+        store = self.node.store
+        ends, durable = store.ends, store.durable_ends
+        if ends != self._stored:
+            self._stored = ends
+            self._handle(Stored(ends))
+        if durable != self._durable:
+            self._durable = durable
+            self._handle(Durable(durable))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send every peer what it lacks, as far as its credit goes: the wiring first."""
+        if self._rebuild is not None or self.view is None or self._ended:
+            return
+        window = self.config.cluster.window_bytes
+        for peer, sender in list(self._senders.items()):
+            while sender.unacked_bytes < window and self._outside.backlog(peer) < window:
+                if not self._ship_some(peer, sender):
+                    break
+
+    def _ship_some(self, peer: Name, sender: Sender) -> bool:
+        store, view = self.node.store, self.view
+        assert view is not None
+        for log in Log:
+            if sender.after[log] >= store.ends[log]:
+                continue
+            try:
+                units = store.units_after(log, sender.after[log], SHIP_BYTES)
+            except LogGone:
+                # It fell too far behind: it asks again and is told to begin anew.
+                self._senders.pop(peer, None)
+                self._outside.drop(peer)
+                return False
+            except StoreError as error:
+                # The link stays: what is damaged now is damaged when it asks again.
+                self._outside.note("error", "log cannot be read", member=peer, error=str(error))
+                self._senders.pop(peer, None)
+                return False
+            for unit in units:
+                self._outside.ship(peer, view.epoch, replace(unit, previous=sender.after[log]))
+                sender.after[log] = unit.last
+                sender.unacked.append((log, unit.last, len(unit.payload)))
+                sender.unacked_bytes += len(unit.payload)
+            return bool(units)
+        return False
+
+    # For those who look ---------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, object]:
+        store, view = self.node.store, self.view
+        ends = store.ends
+        return {
+            "name": self.name,
+            "state": str(self.mode.state),
+            "why": self.why,
+            "mode": self.config.cluster.mode,
+            "serving": self.serving,
+            "cluster": view.cluster if view else store.files.status.cluster,
+            "epoch": view.epoch if view else store.files.status.epoch,
+            "leader": self.leader,
+            "ready": list(view.ready) if view else [],
+            "source": self._source,
+            "ends": asdict(ends),
+            "durable": asdict(store.durable_ends),
+            "complete": asdict(self._complete),
+            "histories": [{"history": row.history, "first": asdict(row.first)} for row in store.table],
+            "peers": [
+                {
+                    "name": peer,
+                    "acked": asdict(self._acks.get(peer, Ends())),
+                    "lag": max(0, ends.journal - self._acks.get(peer, Ends()).journal),
+                    "unacked_bytes": sender.unacked_bytes,
+                }
+                for peer, sender in self._senders.items()
+            ],
+        }

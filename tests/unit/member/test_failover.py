@@ -1,0 +1,153 @@
+"""What a client finds when another member has taken over."""
+
+from __future__ import annotations
+
+import pytest
+from unit.frontend.harness import PERSISTENT
+from unit.member.world import Group
+
+from tidemark.broker.streams.commit import Batch, Put
+from tidemark.model.rows import Row, RowBatch
+from tidemark.wire.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicGet,
+    BasicGetOk,
+    BasicNack,
+    QueueDelete,
+)
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group("abc")
+    group.until_ready()
+    return group
+
+
+def test_a_queue_that_was_in_use_is_not_deleted_as_unused(group: Group) -> None:
+    """The time of x-expires begins when its last consumer goes, which no log tells; so it begins again."""
+    client = group.leader.open(confirms=True)
+    client.declare("q", durable=True, arguments={"x-expires": 5000})
+    client.send(1, BasicConsume(queue="q", consumer_tag="t"))
+    group.pass_ms(1000, 8)
+    client.send(1, BasicCancel(consumer_tag="t"))
+    client.publish(1, "q", b"one", properties=PERSISTENT)
+    assert isinstance(client.read_all()[-1], BasicAck)
+
+    after = group.fail_over()
+
+    assert after.queue("q") is not None
+    assert after.queue("q").ready == 1
+    group.pass_ms(1000, 6)
+    assert after.queue("q") is None
+    assert all(process.queue("q") is None for process in group)
+
+
+@pytest.mark.parametrize("show", ["durable", "at-once"])
+def test_messages_are_dealt_out_before_and_after(show: str) -> None:
+    group = Group("ab", show=show)
+    group.until_ready()
+    client = group.leader.open(confirms=True)
+    client.declare("q", durable=True)
+    client.publish(1, "q", b"one", b"two", properties=PERSISTENT)
+    client.read_all()
+    assert isinstance(client.ask(1, BasicGet(queue="q")).method, BasicGetOk)
+
+    client = group.fail_over().open(confirms=True)
+    client.publish(1, "q", b"three", properties=PERSISTENT)
+    client.read_all()
+
+    assert [client.ask(1, BasicGet(queue="q")).body for _ in range(3)] == [b"one", b"two", b"three"]
+
+
+def test_what_was_acknowledged_stays_away(group: Group) -> None:
+    client = group.leader.open(confirms=True)
+    client.declare("q", durable=True)
+    client.publish(1, "q", b"one", b"two", properties=PERSISTENT)
+    client.read_all()
+    client.send(1, BasicAck(delivery_tag=client.ask(1, BasicGet(queue="q")).method.delivery_tag))
+    group.settle()
+    client = group.fail_over().open()
+    assert client.ask(1, BasicGet(queue="q")).body == b"two"
+
+
+def test_deliveries_are_counted_on(group: Group) -> None:
+    client = group.leader.open(confirms=True)
+    client.declare("q", durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 2})
+    client.publish(1, "q", b"one", properties=PERSISTENT)
+    client.read_all()
+    for _ in range(2):
+        tag = client.ask(1, BasicGet(queue="q")).method.delivery_tag
+        client.send(1, BasicNack(delivery_tag=tag, requeue=True))
+    group.settle()
+    after = group.fail_over()
+    client = after.open()
+    got = client.ask(1, BasicGet(queue="q"))
+    assert got.properties.headers["x-delivery-count"] == 2
+    client.send(1, BasicNack(delivery_tag=got.method.delivery_tag, requeue=True))
+    assert after.queue("q").ready == 0
+
+
+def test_queue_numbers_are_not_given_again(group: Group) -> None:
+    seen: set[int] = set()
+    for turn in range(3):
+        client = group.leader.open(confirms=True)
+        for name in ("a", "b"):
+            client.declare(name, durable=True)
+            client.publish(1, name, b"x", properties=PERSISTENT)
+            client.read_all()
+            number = group.leader.queue(name).number
+            assert number not in seen
+            seen.add(number)
+            client.ask(1, QueueDelete(queue=name))
+        if turn < 2:
+            group.fail_over()
+
+
+def test_transient_and_exclusive_queues_live_on_the_leader_only(group: Group) -> None:
+    client = group.leader.open()
+    client.declare("mine", exclusive=True, durable=True)
+    client.declare("passing")
+    assert all(follower.queue("mine") is follower.queue("passing") is None for follower in group.followers)
+    after = group.fail_over()
+    assert after.queue("mine") is after.queue("passing") is None
+
+
+def test_a_batch_is_not_stored_twice_and_marks_stay(group: Group) -> None:
+    def batch(value: bytes) -> Batch:
+        return Batch([Put("s", RowBatch.build([Row(b"k", value)]))], producer="p", sequence=7)
+
+    session = group.leader.session()
+    session.declare("s")
+    group.settle()
+    session.commit(batch(b"1"))
+    group.settle()
+    at = group.leader.stream().boundary
+    session.move("s", "c", None, at)
+    group.settle()
+
+    after = group.fail_over()
+    session = after.session()
+    assert session.producer_last("p") == 7
+    session.commit(batch(b"2"))
+    group.settle()
+
+    assert after.rows() == {b"k": b"1"}
+    mark = session.mark("s", "c")
+    assert mark is not None
+    assert mark.seq == at
+
+
+def test_a_leader_whose_lease_has_run_out_confirms_nothing_until_it_is_back(group: Group) -> None:
+    leader = group.leader
+    client = leader.open(confirms=True)
+    client.declare("q", durable=True)
+    leader.member.lease(group.ticks_ms - 1)
+    leader.member.tick(group.now_ms, group.ticks_ms)
+    client.publish(1, "q", b"x", properties=PERSISTENT)
+    assert client.read_all() == []
+    leader.member.lease(group.ticks_ms + 100_000)
+    group.settle()
+    assert [type(each) for each in client.read_all()] == [BasicAck]
