@@ -132,8 +132,8 @@ def serve(file: Path | None, flags: dict[str, str], *, print_only: bool = False)
     log = Log(config.log.level, config.log.format)
     if PURE:
         log.warning("running without compiled modules", cause="TIDEMARK_PURE is set", effect="slow")
-    if config.listen.peer:
-        log.warning("peer address ignored", cause="this version stands alone", address=config.listen.peer)
+    if config.listen.peer and not config.cluster.name:
+        log.warning("peer address ignored", cause="cluster.name is not set", address=config.listen.peer)
     # Until it serves next to nothing of what is made is garbage.
     gc.disable()
     early = wholefile.newest(config.node.data, CHECKPOINT_PREFIX)
@@ -156,9 +156,8 @@ async def _serve(config: Config, log: Log, early: wholefile.WholeFile | None) ->
     import asyncio
 
     from tidemark.admin.server import AdminServer
-    from tidemark.runtime.server import Server
 
-    server = Server(config, log, early)
+    server = _server(config, log, early)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
@@ -179,10 +178,22 @@ async def _serve(config: Config, log: Log, early: wholefile.WholeFile | None) ->
     return code
 
 
+def _server(config: Config, log: Log, early: wholefile.WholeFile | None) -> Server:
+    if config.cluster.name:
+        from tidemark.runtime.member_server import MemberServer
+
+        return MemberServer(config, log, early)
+    from tidemark.runtime.server import Server
+
+    return Server(config, log, early)
+
+
 def _ready_line(config: Config, server: Server) -> str:
     words = [f"{name}={address}" for name, address in sorted(server.addresses.items(), key=_place)]
+    if server.member is not None:
+        words.append(f"state={server.member.mode.state}")
     return " ".join(["tidemark ready", f"name={config.node.name}", *words, f"pid={os.getpid()}"])
 
 
 def _place(item: tuple[str, object]) -> int:
-    return ("amqp", "amqps", "admin").index(item[0])
+    return ("amqp", "amqps", "admin", "peer").index(item[0])

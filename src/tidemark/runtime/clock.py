@@ -15,3 +15,8 @@ class Clock:
 
     def now_ms(self) -> int:
         return (time.monotonic_ns() + self._offset_ns) // 1_000_000
+
+
+def ticks_ms() -> int:
+    """Milliseconds of a clock that nobody sets, and that goes on while the machine sleeps: leases are told by it."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -23,15 +23,18 @@ LINGER_S = 5.0
 
 
 class ConnectionShell(asyncio.BufferedProtocol):
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, peer: PeerInfo | None = None) -> None:
+        """`peer` is who is really there, when another member of the cluster passes the bytes on."""
         self.front_end: FrontEnd
         self._server = server
+        self._peer = peer
         self._buffer = server.read_buffer
         self._rest = b""
         """The beginning of a frame whose end has not come yet."""
         self._transport: asyncio.Transport
         self._reading = True
         self._closing = False
+        self._frozen = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do what asyncio.Transport does without deriving from it.
@@ -43,7 +46,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 # A peer that has vanished is found even when its protocol lets it be silent.
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.front_end = self._server.connected(self, _peer(transport))
+        self.front_end = self._server.connected(self, self._peer or peer_info(transport))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         rest = self._rest
@@ -75,6 +78,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Send what the front end has ready, then read on, or not, or close, as it says."""
+        if self._frozen:
+            return
         output = self.front_end.output()
         if output and not self._closing:
             if len(output) == 1:
@@ -87,7 +92,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self.check_reading()
 
     def check_reading(self) -> None:
-        wants = self.front_end.wants_read()
+        wants = self.front_end.wants_read() and not self._frozen
         if wants == self._reading or self._closing:
             return
         self._reading = wants
@@ -97,6 +102,14 @@ class ConnectionShell(asyncio.BufferedProtocol):
         else:
             self._server.paused[self] = None
             self._transport.pause_reading()
+
+    def freeze(self, yes: bool) -> None:
+        """Neither send nor read anything, for as long as what this broker knows may be out of date."""
+        self._frozen = yes
+        if yes:
+            self.check_reading()
+        else:
+            self.flush()
 
     def close(self) -> None:
         """Close when all is sent; a peer that does not read is cut off after a while."""
@@ -110,7 +123,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
-def _peer(transport: asyncio.Transport) -> PeerInfo:
+def peer_info(transport: asyncio.Transport) -> PeerInfo:
+    """Who is at the other end."""
     far = transport.get_extra_info("peername") or ("", 0)
     near = transport.get_extra_info("sockname") or ("", 0)
     certificate = transport.get_extra_info("peercert") or {}

@@ -16,7 +16,7 @@ import os
 import resource
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.broker.access import is_outdated
 from tidemark.config import Address, Config, parse_address
@@ -32,6 +32,10 @@ from tidemark.runtime.disk import FileDisk
 from tidemark.runtime.log import Log
 from tidemark.runtime.tls import server_context
 from tidemark.runtime.wholefile import WholeFile
+from tidemark.store.journal import RecoveryReport
+
+if TYPE_CHECKING:
+    from tidemark.member import Member
 
 READ_BYTES = 1 << 20
 MAINTAIN_S = 0.02
@@ -42,6 +46,20 @@ GOODBYE_S = 3.0
 NEVER_MS = 1 << 60
 OWN_FILES = 400
 """Open files that the broker keeps for itself: segments, listeners, the admin API, peers on their way out."""
+
+
+class Core(Protocol):
+    """What turns are given to: the node, or the member of a cluster that has one."""
+
+    def turn(self, now_ms: int) -> None: ...
+
+    def completed(self, now_ms: int) -> None: ...
+
+    def maintain(self, now_ms: int, budget_bytes: int) -> bool: ...
+
+    def close(self, now_ms: int) -> None: ...
+
+    def closed(self) -> bool: ...
 
 
 class Server:
@@ -59,6 +77,9 @@ class Server:
         frame = config.amqp091.frame_bytes_max
         self.read_buffer = memoryview(bytearray(max(READ_BYTES, frame + (64 << 10))))
         self.node: Node
+        self.core: Core
+        self.member: Member | None = None
+        """In a cluster; see `MemberServer`."""
         self.authenticator: Authenticator
         self.stopping = asyncio.Event()
         self.exit_code = 0
@@ -98,11 +119,8 @@ class Server:
         try:
             self._disk = FileDisk(self.config.node.data, early=self._early)
             self._early = None
-            apart = Forked(self.config.node.data)
-            self.node = Node(self.config, self._disk, self, os.urandom, apart)
-            self.authenticator = Authenticator(self.node.broker.access)
             began_ms = self.clock.now_ms()
-            report = self.node.start(began_ms)
+            report = self._assemble(Forked(self.config.node.data), began_ms)
         except BaseException:
             for _, listener, _ in listeners:
                 listener.close()
@@ -113,7 +131,7 @@ class Server:
         self._maintain()
         for name, listener, context in listeners:
             server = await self._loop.create_server(
-                lambda: ConnectionShell(self),
+                self._shell,
                 sock=listener,
                 ssl=context,
                 ssl_handshake_timeout=self.config.amqp091.handshake_s_max if context else None,
@@ -121,6 +139,16 @@ class Server:
             )
             self._servers.append(server)
             self.log.info("listening", on=name, address=self.addresses[name])
+
+    def _assemble(self, apart: Forked, now_ms: int) -> RecoveryReport:
+        """Make what the turns are given to, and let it read the store."""
+        self.core = self.node = Node(self.config, self._disk, self, os.urandom, apart)
+        self.authenticator = Authenticator(self.node.broker.access)
+        return self.node.start(now_ms)
+
+    def _shell(self) -> asyncio.BaseProtocol:
+        """For a client that connects."""
+        return ConnectionShell(self)
 
     def _bound_connections(self) -> None:
         """Take no more connections than leave enough open files for the store: without one it would fail."""
@@ -198,14 +226,18 @@ class Server:
             timer.cancel()
         if self._wake is not None:
             self._wake.cancel()
+        await self._leave()
         await self._close_store()
         return self.exit_code
 
+    async def _leave(self) -> None:
+        """Clients have gone: whoever else must be told."""
+
     async def _close_store(self) -> None:
-        self.node.close(self.clock.now_ms())
-        while not self.node.closed():
+        self.core.close(self.clock.now_ms())
+        while not self.core.closed():
             await asyncio.sleep(0.001)
-            self.node.completed(self.clock.now_ms())
+            self.core.completed(self.clock.now_ms())
         if self.node.failed is not None:
             self.exit_code = 1
         self._loop.remove_reader(self._disk.bell)
@@ -222,12 +254,12 @@ class Server:
                 self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        node = self.node
         try:
-            node.turn(self.clock.now_ms())
+            self.core.turn(self.clock.now_ms())
         finally:
             # Not sooner: what the turn touches is flushed below and needs no other turn.
             self._turn_due = False
+        node = self.node
         touched = node.touched_front_ends
         if touched:
             node.touched_front_ends = {}
@@ -268,7 +300,7 @@ class Server:
         self._disk.answer_bell()
         self._turn_follows = not self._turn_due
         try:
-            self.node.completed(self.clock.now_ms())
+            self.core.completed(self.clock.now_ms())
             if self._durable_waits:
                 self._end_waits()
         finally:
@@ -326,7 +358,7 @@ class Server:
     def _maintain(self) -> None:
         busy = False
         try:
-            busy = self.node.maintain(self.clock.now_ms(), MAINTAIN_BYTES)
+            busy = self.core.maintain(self.clock.now_ms(), MAINTAIN_BYTES)
         finally:
             delay_s = MAINTAIN_S if busy else MAINTAIN_IDLE_S
             self._timers["maintain"] = self._loop.call_later(delay_s, self._maintain)

@@ -1,0 +1,550 @@
+"""The broker as a process, as one member of a cluster: `Server` around a `Member` instead of a bare `Node`.
+
+What a server does stays as it is: sockets of clients, turns, the disk's bell. Beside it there are links to the other members
+(`peers.py`), the membership (`membership/`) and clients that belong to the leader (`relay.py`, `door.py`). Whatever
+comes in from any of them is preceded by a tick, if the last one was more than a moment ago: a process that was frozen
+must know how late it is before it believes anything.
+
+Invariant: `node` is the member's node, always; clients are connected to it only while it serves, but for those that
+only read: they stay for as long as the node does, whoever leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+from collections.abc import Callable
+
+from tidemark.cluster.config import ClusterConfig
+from tidemark.cluster.mode import Answer, MemberHere, State
+from tidemark.config import Address, Config, parse_address
+from tidemark.errors import ConfigError, ConnectionForced, NotHere, NotLeading, TidemarkError
+from tidemark.frontend.services import FrontEnd, MemberInfo, PeerInfo, Topology
+from tidemark.member import Member
+from tidemark.model.peers import Message, Name, Unit, View
+from tidemark.node import Node
+from tidemark.runtime.apart import Forked
+from tidemark.runtime.authenticator import Authenticator, is_loopback
+from tidemark.runtime.clock import ticks_ms
+from tidemark.runtime.connection import ConnectionShell
+from tidemark.runtime.door import Door
+from tidemark.runtime.log import Log
+from tidemark.runtime.membership.external import ExternalMembership
+from tidemark.runtime.membership.facts import MemberFacts, Membership, MembershipEvents
+from tidemark.runtime.peers import Peers, PeerTls, peer_tls, read_secret
+from tidemark.runtime.relay import Near
+from tidemark.runtime.server import Server
+from tidemark.runtime.wholefile import WholeFile
+from tidemark.store.journal import RecoveryReport
+from tidemark.wire.peer.handshake import Client
+
+BEAT_S = 0.05
+PATIENCE_S = 3.0
+"""How long a command waits for a member that reads its store again."""
+FRESH_MS = 10
+"""A tick that is older is followed by another before anything else happens."""
+
+
+class ReaderShell(ConnectionShell):
+    """The connection of a client that only reads: it is served here, whoever leads."""
+
+
+class MemberServer(Server):
+    """Fits `member.MemberOutside`, `runtime.peers.PeerEvents` and `runtime.membership.MembershipEvents`."""
+
+    member: Member
+
+    def __init__(self, config: Config, log: Log, early: WholeFile | None = None) -> None:
+        super().__init__(config, log, early)
+        self.peers: Peers
+        self.relays: set[Near] = set()
+        self.role_changed = asyncio.Event()
+        """Set for a moment whenever it does."""
+        self._membership: Membership
+        self._external: ExternalMembership | None = None
+        """The same, if an operator or a resource manager decides who leads."""
+        self._routes = dict(_route(entry) for entry in config.cluster.peers)
+        self._facts: dict[Name, MemberFacts] = {}
+        self._away: set[Name] = set()
+        self._leased_until_ms: int | None = None
+        self._readable_ms = ticks_ms()
+        """When readers were last known to be served well."""
+        self._stale_ms = config.cluster.lease_s * 1000 + config.cluster.backup_timeout_ms
+        self._leader: Name | None = None
+        self._frozen = False
+        """Clients that are connected hear nothing: see `role`."""
+        self._ticked_ms = 0
+        self._wake_ticks_ms = 0
+        self._wake_timer: asyncio.TimerHandle | None = None
+        self._door = Door(
+            config.node.name,
+            config.amqp091,
+            config.stream,
+            self.replaced,
+            self.due,
+            self.note,
+            self._refusal,
+        )
+
+    # Start and stop ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        cluster, me = self.config.cluster, self.config.node.name
+        secret = read_secret(cluster.secret_file, self.log)
+        tls = _tls(self.config)
+        listener = self.listener("peer", self.config.listen.peer)
+        try:
+            self._check_address(secret, tls)
+            self.peers = Peers(me, cluster.name, secret, self, self._relayed, self.log, tls)
+            for name, address in self._routes.items():
+                self.peers.known(name, address)
+            await super().start()
+        except BaseException:
+            listener.close()
+            raise
+        await self.peers.listen(listener)
+        self.log.info("listening", on="peer", address=self.addresses["peer"])
+        self._beat()
+        if cluster.provider == "external":
+            self._membership = self._external = ExternalMembership(
+                self.peers, self._routes, self._own_facts, self, self.log, self._disk, cluster.lease_s
+            )
+        else:
+            self._membership = _etcd(cluster, self._own_facts, self, self.log)
+        self._membership.start()
+
+    def _assemble(self, apart: Forked, now_ms: int) -> RecoveryReport:
+        self.core = self.member = Member(self.config, self._disk, self, os.urandom, apart)
+        self.node = self.member.node
+        self.node.topology = self._topology
+        self.authenticator = Authenticator(self.node.broker.access)
+        return self.member.start(now_ms, ticks_ms())
+
+    def _check_address(self, secret: bytes, tls: PeerTls | None) -> None:
+        """Others must be able to reach it, and nobody else to come in."""
+        address = self.addresses["peer"]
+        if ipaddress.ip_address(address.host.partition("%")[0]).is_unspecified:
+            words = f"must be the address by which other members reach this one, not {address}"
+            raise ConfigError(key="listen.peer", problem=words)
+        if not secret and tls is None and not is_loopback(address.host):
+            words = f"is needed, or cluster.peer_certificate, because {address} can be reached from other machines"
+            raise ConfigError(key="cluster.secret_file", problem=words)
+
+    async def _leave(self) -> None:
+        """Close the links first: then whoever follows us knows at once that we are gone."""
+        for near in list(self.relays):
+            near.cut()
+        await self.peers.close()
+        await self._membership.close()
+
+    # Time ------------------------------------------------------------------------------------------------------------
+
+    def _fresh(self) -> None:
+        """Let the member know what time it is, unless it has just heard."""
+        ticks = ticks_ms()
+        if ticks - self._ticked_ms >= FRESH_MS:
+            self._ticked_ms = ticks
+            self.member.tick(self.clock.now_ms(), ticks)
+
+    def _beat(self) -> None:
+        self._timers["beat"] = self._loop.call_later(BEAT_S, self._beat)
+        self._fresh()
+        self._check_readers()
+
+    def _tick(self) -> None:
+        super()._tick()
+        now_ms = self.clock.now_ms()
+        self._door.tick(now_ms)
+        if not self.node.serving:
+            self.node.broker.streams.tick(now_ms)  # of readers: nothing is written
+
+    def _turn(self) -> None:
+        self._fresh()
+        super()._turn()
+        for front_end in self._door.turn(self.clock.now_ms()):
+            shell = self._shells.get(front_end)
+            if shell is not None:
+                shell.flush()
+        if self._durable_waits:
+            self._end_waits()
+
+    def _disk_news(self) -> None:
+        self._fresh()
+        super()._disk_news()
+
+    def wake(self, at_ticks_ms: int) -> None:
+        if self._wake_timer is not None:
+            if self._wake_ticks_ms <= at_ticks_ms:
+                return
+            self._wake_timer.cancel()
+        self._wake_ticks_ms = at_ticks_ms
+        delay_s = max(0, at_ticks_ms - ticks_ms()) / 1000
+        self._timers["wake"] = self._wake_timer = self._loop.call_later(delay_s, self._woken_up)
+
+    def _woken_up(self) -> None:
+        self._wake_timer = None
+        self._ticked_ms = ticks_ms()
+        self.member.tick(self.clock.now_ms(), self._ticked_ms)
+
+    # Clients -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def serving(self) -> bool:
+        """Whether clients are taken here; not while this member cannot prove that it still leads."""
+        return self.member.serving and not self.node.paused
+
+    def elsewhere(self) -> Name | None:
+        """The member that leads, if it is another one."""
+        return self._leader if self._leader != self.config.node.name else None
+
+    def _shell(self) -> asyncio.BaseProtocol:
+        full = len(self.relays) + len(self._shells) >= self.connections_max
+        return ConnectionShell(self) if self.serving or full else Near(self)
+
+    @property
+    def readable(self) -> bool:
+        """Whether clients that only read are taken here: what they are shown is what others have called complete of late."""
+        leased = self._leased_until_ms is None or ticks_ms() < self._leased_until_ms
+        return self.member.readable and not self.node.paused and leased
+
+    def _check_readers(self) -> None:
+        """Readers of a member that has been out of touch for too long must look for another: they may be shown the past."""
+        ticks = ticks_ms()
+        if self.readable or not self.node.front_ends:
+            self._readable_ms = ticks
+        elif not self.node.serving and ticks - self._readable_ms > self._stale_ms:
+            for front_end in list(self.node.front_ends):
+                front_end.shutdown(320, "this member is out of touch with the others; connect to another")
+            self.due()
+
+    def take(
+        self, transport: asyncio.Transport, client: PeerInfo, held: bytes, *, reads: bool = False
+    ) -> None:
+        """A client that waited for a leader and has said so much: it is ours, or shown the door."""
+        shell = ReaderShell(self, client) if reads else ConnectionShell(self, client)
+        transport.set_protocol(shell)
+        shell.connection_made(transport)
+        if held:
+            shell.get_buffer(len(held))[: len(held)] = held
+            shell.buffer_updated(len(held))
+        transport.resume_reading()
+
+    def _relayed(self, peer: Name, client: Client) -> asyncio.BaseProtocol | str:
+        """A member passes one of its clients on to us."""
+        if not self.serving:
+            return f"{self.config.node.name} does not serve clients: it is {self.member.mode.state}"
+        self.log.debug("client passed on", by=peer, client=f"{client.host}:{client.port}")
+        who = PeerInfo(
+            client.host,
+            client.port,
+            client.local_host,
+            client.local_port,
+            client.tls,
+            client.certificate_name,
+        )
+        return ConnectionShell(self, who)
+
+    def connected(self, shell: ConnectionShell, peer: PeerInfo) -> FrontEnd:
+        if self.serving or isinstance(shell, ReaderShell):
+            return super().connected(shell, peer)
+        self._door.now_ms = self.clock.now_ms()
+        front_end = self._door.connect(peer)
+        self._shells[front_end] = shell
+        return front_end
+
+    def received(self, shell: ConnectionShell, data: memoryview) -> int:
+        if shell.front_end in self._door.front_ends:
+            self._door.now_ms = self.clock.now_ms()
+        return super().received(shell, data)
+
+    def disconnected(self, shell: ConnectionShell) -> None:
+        self._door.disconnect(shell.front_end)
+        super().disconnected(shell)
+
+    def _refusal(self) -> TidemarkError:
+        """What a client is told that is neither served nor passed on."""
+        leader, reason = self.elsewhere(), self._where_to_go()
+        if leader is None or self.serving or self.config.cluster.client_access != "redirect":
+            return ConnectionForced(reason=reason)
+        facts = self._facts.get(leader)
+        epoch = self.member.view.epoch if self.member.view is not None else 0
+        address = "" if facts is None else facts.amqp
+        return NotHere(operation="this connection", leader=leader, address=address, epoch=epoch)
+
+    def _where_to_go(self) -> str:
+        leader = self.elsewhere()
+        if self.serving:
+            return "this member leads now; connect again"
+        if leader is None:
+            return "no member of the cluster leads now; try again"
+        facts = self._facts.get(leader)
+        where = facts.amqp if facts is not None and facts.amqp else "an address that is not known here"
+        return f"this member does not lead; connect to {leader} at {where}"
+
+    async def _renew_hash(self, user: str, password: str) -> None:
+        if self.serving:  # else nothing can be written, and the leader does it when the user comes there
+            await super()._renew_hash(user, password)
+
+    def _topology(self) -> Topology:
+        """Who is in the cluster and what each is for, as clients are told."""
+        view, me = self.member.view, self.config.node.name
+        ready = view.ready if view is not None else ()
+        names = [*ready, *sorted(name for name in {*self._facts, me} if name not in ready)]
+        chained = self.config.cluster.mode == "chain"
+        found = []
+        for name in names:
+            facts = self._facts.get(name)
+            if name == me:
+                state = str(self.member.mode.state)
+            elif name in self._away:
+                state = "away"
+            elif name in ready:
+                state = "active" if view is not None and name == view.leader else "ready"
+            else:
+                state = "joining"
+            amqp, amqps = (facts.amqp, facts.amqps) if facts is not None else ("", "")
+            found.append(MemberInfo(name, state, role_of(name, ready, chained), amqp, amqps))
+        leader, epoch = (view.leader, view.epoch) if view is not None else ("", 0)
+        return Topology(self.config.cluster.mode, epoch, leader, tuple(found))
+
+    # What the member asks ------------------------------------------------------------------------------------------------
+
+    def tell(self, peer: Name, message: Message) -> None:
+        self.peers.tell(peer, message)
+
+    def ship(self, peer: Name, epoch: int, unit: Unit) -> None:
+        self.peers.ship(peer, epoch, unit)
+
+    def backlog(self, peer: Name) -> int:
+        return self.peers.backlog(peer)
+
+    def dial(self, peer: Name | None) -> None:
+        self.peers.dial(peer)
+
+    def drop(self, peer: Name) -> None:
+        self.peers.drop(peer)
+
+    def propose(self, view: View) -> None:
+        self._membership.propose(view)
+
+    def role(self, state: State, leader: Name | None) -> None:
+        self._leader = leader
+        for near in list(self.relays):
+            if near.leader is not None and near.leader != leader:
+                near.cut()
+        if self._frozen != self.node.paused:
+            self._frozen = self.node.paused
+            for front_end, shell in list(self._shells.items()):
+                if front_end in self.node.front_ends:
+                    shell.freeze(self._frozen)
+        self.role_changed.set()
+        self.role_changed.clear()
+        if state is State.FENCED and self._external is not None:
+            self._external.hurry()  # somebody speaks of a newer view: ask for it
+
+    def retired(self, node: Node) -> None:
+        why = "does not lead any more" if node.serving else "reads its store again"
+        for front_end in list(node.front_ends):
+            front_end.shutdown(320, f"this member {why}; connect to another")
+            shell = self._shells.get(front_end)
+            if shell is not None:
+                if self._frozen:
+                    # What it was about to be told may not be true any more.
+                    shell.abort()
+                else:
+                    shell.flush()
+                    shell.close()
+        for _, over in self._durable_waits:
+            if not over.done():
+                over.set_exception(NotLeading(member=self.config.node.name))
+
+    def renewed(self, node: Node) -> None:
+        self.node = node
+        self.peers.forget_sent()
+        node.topology = self._topology
+        self._frozen = node.paused
+        self.authenticator.close()
+        self.authenticator = Authenticator(node.broker.access)
+
+    def drain(self) -> None:
+        for server in self._servers:
+            server.close()
+        for near in list(self.relays):
+            near.cut()
+        for front_end in list(self._shells):
+            front_end.shutdown(320, "the cluster is shutting down")
+        self.due()
+
+    def quit(self, reason: str, clean: bool = False) -> None:
+        self.log.write("info" if clean else "error", "member stops", reason=reason)
+        self.stop(0 if clean else 1)
+
+    # What an operator asks ------------------------------------------------------------------------------------------
+
+    async def ask(self, command: str, member: Name = "") -> Answer:
+        """An operator or a resource manager wants something."""
+        unseen: dict[Name, str] = {}
+        led = self.member.leader == self.config.node.name
+        if self._external is not None and command == "promote":
+            unseen = await self._external.compare()
+        deadline_s = self._loop.time() + PATIENCE_S
+        while self.member.rebuilding and self._loop.time() < deadline_s:
+            await asyncio.sleep(0.01)
+        self._fresh()
+        answer = self.member.ask(command, member)
+        if not (answer.done and unseen) or led:
+            return answer
+        others = ", ".join(f"{name} ({why})" for name, why in unseen.items())
+        return Answer(
+            True,
+            f"{answer.text}; not reached: {others}: none of them may still run as a leader, and what one of them confirmed "
+            f"after it went on without {self.config.node.name} is lost",
+        )
+
+    def standing(self) -> dict[str, object]:
+        """What a resource manager wants to know of this member, beside what the member says itself."""
+        external = self._external
+        if external is None:
+            return {"provider": self.config.cluster.provider}
+        return {
+            "provider": "external",
+            "score": self._score(external),
+            "unseen": external.unseen,
+            "untold": external.untold,
+        }
+
+    def _score(self, external: ExternalMembership) -> int:
+        """How good a leader this member would be, as a resource manager counts; 0: it must not be promoted unless an
+        operator says so."""
+        member, me = self.member, self.config.node.name
+        view, state = external.view, member.mode.state
+        if state in (State.ACTIVE, State.RECOVERING):
+            return 100
+        if state is State.READY:
+            return 80 if self.peers.reading else 50
+        if state is not State.JOINING or external.unseen:
+            # It lacks something; or somebody who is away may know that it does.
+            return 0
+        status = member.node.store.files.status
+        if view is not None:
+            return 20 if me in view.ready and status.epoch else 0
+        stores = {**external.members, me: self._own_facts()}
+        if any(one.cluster for one in stores.values()) or len(stores) < self.config.cluster.size:
+            return 0
+        best = max(
+            sorted(stores), key=lambda name: (stores[name].durable.journal, stores[name].durable.catalog)
+        )
+        return 10 if best == me else 0
+
+    # What peers say --------------------------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: Name, dialled: bool) -> None:
+        self._fresh()
+        self.member.peer_up(peer, dialled)
+
+    def peer_down(self, peer: Name, dialled: bool, gone: bool = False) -> None:
+        self._fresh()
+        self.member.peer_down(peer, dialled, gone)
+
+    def peer_said(self, peer: Name, message: Message) -> None:
+        self._fresh()
+        self.member.peer_said(peer, message)
+
+    def given(self, peer: Name, epoch: int, unit: Unit) -> None:
+        self._fresh()
+        self.member.given(peer, epoch, unit)
+
+    # What the membership says ----------------------------------------------------------------------------------------------
+
+    def view_changed(self, view: View | None) -> None:
+        self._fresh()
+        self.member.view_changed(view)
+
+    def proposal_failed(self, view: View) -> None:
+        self._fresh()
+        self.member.proposal_failed(view)
+
+    def member_here(self, facts: MemberFacts) -> None:
+        self._fresh()
+        self._facts[facts.name] = facts
+        self._away.discard(facts.name)
+        if facts.name not in self._routes and facts.name != self.config.node.name:
+            try:
+                self.peers.known(facts.name, parse_address("peer", facts.peer))
+            except ConfigError as problem:
+                self.log.error("member not understood", member=facts.name, problem=str(problem))
+        self.member.member_here(MemberHere(facts.name, facts.cluster, facts.durable, facts.epoch))
+
+    def member_gone(self, name: Name) -> None:
+        self._fresh()
+        self._away.add(name)
+        self.member.member_gone(name)
+
+    def lease(self, until_ticks_ms: int) -> None:
+        self._leased_until_ms = until_ticks_ms
+        self._fresh()
+        self.member.lease(until_ticks_ms)
+
+    def _own_facts(self) -> MemberFacts:
+        store = self.member.node.store
+        status = store.files.status
+        host = self.addresses["peer"].host
+        return MemberFacts(
+            self.config.node.name,
+            str(self.addresses["peer"]),
+            _reachable(self.addresses.get("amqp") or self.addresses.get("amqps"), host),
+            _reachable(self.addresses.get("admin"), host),
+            status.cluster,
+            store.durable_ends,
+            status.epoch,
+            _reachable(self.addresses.get("amqps"), host),
+        )
+
+
+def role_of(name: Name, ready: tuple[Name, ...], chained: bool) -> str:
+    """What a member is for, when these are ready, the leader first."""
+    if name not in ready:
+        return "joining"
+    if name == ready[0]:
+        return "head" if chained else "leader"
+    if not chained:
+        return "backup"
+    return "tail" if name == ready[-1] else "middle"
+
+
+def _etcd(
+    cluster: ClusterConfig, facts: Callable[[], MemberFacts], events: MembershipEvents, log: Log
+) -> Membership:
+    # What it needs to talk to an etcd takes a while to import, and not everybody has one.
+    from tidemark.runtime.membership.etcd import EtcdMembership
+
+    return EtcdMembership(
+        cluster.name, cluster.etcd, facts, events, log, cluster.lease_s, cluster.lease_margin
+    )
+
+
+def _route(entry: str) -> tuple[Name, Address]:
+    """NAME=HOST:PORT"""
+    name, _, address = entry.partition("=")
+    return name, parse_address("cluster.peers", address)
+
+
+def _tls(config: Config) -> PeerTls | None:
+    cluster = config.cluster
+    if cluster.peer_certificate is None:
+        return None
+    if cluster.peer_authorities is None:
+        raise ConfigError(key="cluster.peer_authorities", problem="is needed with cluster.peer_certificate")
+    return peer_tls(cluster.peer_certificate, cluster.peer_key, cluster.peer_authorities)
+
+
+def _reachable(address: Address | None, host: str) -> str:
+    """What to tell others: of an address that means all of this machine's, the one that peers use."""
+    if address is None:
+        return ""
+    try:
+        everywhere = ipaddress.ip_address(address.host.partition("%")[0]).is_unspecified
+    except ValueError:
+        everywhere = False
+    return str(Address(host, address.port) if everywhere else address)

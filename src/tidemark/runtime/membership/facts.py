@@ -1,0 +1,123 @@
+"""What is kept about members and views, as JSON, and who is told when it changes.
+
+Invariant: what `encode_*` writes `decode_*` reads; anything else is a `ValueError` that says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidemark.model.peers import Ends, Name, View
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFacts:
+    """What a member says about itself when it joins."""
+
+    name: Name
+    peer: str
+    """Where it listens for members, HOST:PORT; likewise for the others."""
+    amqp: str = ""
+    admin: str = ""
+    cluster: str = ""
+    """UUID of the cluster that its store belongs to; empty if to none."""
+    durable: Ends = field(default_factory=Ends)
+    epoch: int = 0
+    """In which its store was whole; 0 if never."""
+    amqps: str = ""
+    """Where clients reach it over TLS."""
+
+
+class Membership(Protocol):
+    """Where members and views are kept."""
+
+    def start(self) -> None: ...
+
+    def propose(self, view: View) -> None:
+        """Write this view if the one that it was derived from is still there. An event answers, later."""
+
+    async def close(self) -> None: ...
+
+
+class MembershipEvents(Protocol):
+    """Who is told: the shell of a `Member`."""
+
+    def view_changed(self, view: View | None) -> None: ...
+
+    def proposal_failed(self, view: View) -> None: ...
+
+    def member_here(self, facts: MemberFacts) -> None:
+        """It has come, or says something new about itself. We ourselves, too."""
+
+    def member_gone(self, name: Name) -> None: ...
+
+    def lease(self, until_ticks_ms: int) -> None: ...
+
+
+def encode_view(view: View) -> str:
+    return json.dumps(
+        {
+            "cluster": view.cluster,
+            "epoch": view.epoch,
+            "leader": view.leader,
+            "ready": list(view.ready),
+            "history": view.history,
+        }
+    )
+
+
+def decode_view(text: str | bytes, revision: int) -> View:
+    """Raises ValueError: this is no view."""
+    found = _object(text, "view")
+    cluster, leader, history = (_text(found, key) for key in ("cluster", "leader", "history"))
+    epoch, ready = found.get("epoch"), found.get("ready")
+    if not isinstance(epoch, int) or epoch < 1:
+        raise ValueError(f"a view's epoch must be a number from 1, not {epoch!r}")
+    if not isinstance(ready, list) or not all(isinstance(name, str) for name in ready):
+        raise ValueError("a view's ready must be a list of names")
+    if leader not in ready or len(set(ready)) != len(ready):
+        raise ValueError(f"a view's ready must have each name once and its leader {leader!r}, not {ready!r}")
+    return View(cluster, epoch, leader, tuple(ready), history, revision)
+
+
+def encode_member(facts: MemberFacts) -> str:
+    return json.dumps(
+        {
+            "peer": facts.peer,
+            "amqp": facts.amqp,
+            "admin": facts.admin,
+            "cluster": facts.cluster,
+            "durable": [facts.durable.catalog, facts.durable.journal],
+            "epoch": facts.epoch,
+            "amqps": facts.amqps,
+        }
+    )
+
+
+def decode_member(name: Name, text: str | bytes) -> MemberFacts:
+    """Raises ValueError: this is no member."""
+    found = _object(text, "member")
+    durable = found.get("durable", [0, 0])
+    if not isinstance(durable, list) or [type(end) for end in durable] != [int, int]:
+        raise ValueError(f"a member's durable must be two sequences, not {durable!r}")
+    epoch = found.get("epoch", 0)
+    if type(epoch) is not int or epoch < 0:
+        raise ValueError(f"a member's epoch must be a number, not {epoch!r}")
+    peer, amqp, admin, cluster = (_text(found, key) for key in ("peer", "amqp", "admin", "cluster"))
+    return MemberFacts(name, peer, amqp, admin, cluster, Ends(*durable), epoch, _text(found, "amqps"))
+
+
+def _object(text: str | bytes, what: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"a {what} must be an object, not {found!r}")
+    return found
+
+
+def _text(found: dict[str, Any], key: str) -> str:
+    value = found.get(key, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{key} must be text, not {value!r}")
+    return value

@@ -1,0 +1,1 @@
+"""What members of a cluster say to one another: `handshake.py` opens a link, `codec.py` is everything after it."""
