@@ -1,0 +1,317 @@
+"""What goes wrong in a run. Each fault ends by itself after a while; `heal` ends all at once.
+
+Invariant: a fault is a function of the world as it is and of its own dice: leaving out another one changes nothing
+in how it is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from tidemark.sim.cluster.disk import ROOM
+from tidemark.sim.cluster.etcd import ETCD
+from tidemark.sim.cluster.machine import Machine
+from tidemark.sim.cluster.world import ALONE, World
+from tidemark.store.checkpoint import PREFIX
+
+Fault = Callable[[World, Random], None]
+
+
+def _some(world: World, dice: Random) -> Machine:
+    """Any machine, more often the one that leads."""
+    serving = world.serving
+    if serving is not None and dice.random() < 0.6:
+        return serving
+    return dice.choice(list(world.machines.values()))
+
+
+def _for(dice: Random, *ms: int) -> int:
+    """How long it lasts."""
+    return dice.choice(ms) * 1000 + dice.randrange(1000)
+
+
+def start_later(machine: Machine, wait_us: int) -> None:
+    """Start its process then, unless something else has happened to it by then."""
+    life = machine.life
+
+    def start() -> None:
+        if machine.life == life and not machine.running:
+            for name in machine.disk.list(PREFIX):
+                if machine.dice.random() < 0.1:
+                    # A checkpoint that rots costs time, and nothing else.
+                    machine.disk.flip(name, machine.dice.randrange(machine.disk.size(name)))
+            machine.start()
+
+    machine.timeline.after(wait_us, start)
+
+
+def lose_power(world: World, dice: Random) -> None:
+    machine = _some(world, dice)
+    if machine.running:
+        wait_us = _for(dice, 30, 300, 1500, 4000)
+        world.say(machine.name, "loses its power for %d ms", wait_us // 1000)
+        machine.die(power=True)
+        start_later(machine, wait_us)
+
+
+def kill(world: World, dice: Random) -> None:
+    machine = _some(world, dice)
+    if machine.running:
+        wait_us = _for(dice, 10, 100, 1000, 3000)
+        world.say(machine.name, "is killed for %d ms", wait_us // 1000)
+        machine.die(power=False)
+        start_later(machine, wait_us)
+
+
+def stop(world: World, dice: Random) -> None:
+    """A clean stop and a start."""
+    _stop(world, _some(world, dice), _for(dice, 10, 500, 2000))
+
+
+def _stop(world: World, machine: Machine, wait_us: int) -> None:
+    if not machine.running or machine.frozen:
+        return
+    world.say(machine.name, "is asked to stop")
+    machine.stop()
+    life = machine.life
+
+    def again() -> None:
+        if not machine.running and machine.powered:
+            machine.start()
+        elif machine.running and machine.stopping and machine.life == life:
+            machine.timeline.after(20_000, again)
+
+    machine.timeline.after(wait_us, again)
+
+
+def restart_all_in_turn(world: World, dice: Random) -> None:
+    gap_us = _for(dice, 300, 1500)
+    machines = list(world.machines.values())
+    dice.shuffle(machines)
+    for number, machine in enumerate(machines):
+        world.timeline.after(number * gap_us, lambda machine=machine: _stop(world, machine, 50_000))  # type: ignore[misc]
+
+
+def shut_down(world: World, dice: Random) -> None:
+    """The whole cluster is shut down in good order and comes back in any; a member that does not stop is killed."""
+    serving = world.serving
+    if serving is None:
+        return
+    world.say(serving.name, "is asked to shut the cluster down")
+    serving.post(lambda: serving.member.ask("shutdown"))
+    for machine in world.machines.values():
+        _restart(world, machine, _for(dice, 6000, 6500, 8000))
+
+
+def _restart(world: World, machine: Machine, wait_us: int) -> None:
+    life = machine.life
+
+    def again() -> None:
+        if machine.running and machine.life == life:
+            machine.die(power=False)
+        if not machine.running and machine.powered:
+            machine.start()
+
+    world.timeline.after(wait_us, again)
+
+
+def lose_all_power(world: World, dice: Random) -> None:
+    world.say("", "the power is gone everywhere")
+    for machine in world.machines.values():
+        if machine.running:
+            machine.die(power=True)
+            start_later(machine, _for(dice, 10, 400, 2000))
+
+
+def kill_all(world: World, dice: Random) -> None:
+    world.say("", "every process is killed")
+    for machine in world.machines.values():
+        if machine.running:
+            machine.die(power=False)
+            start_later(machine, _for(dice, 10, 400, 2000))
+
+
+def freeze(world: World, dice: Random) -> None:
+    machine = _some(world, dice)
+    if not machine.running or machine.frozen:
+        return
+    wait_us = _for(dice, 20, 200, 900, 2500, 5000)
+    world.say(machine.name, "stands still for %d ms", wait_us // 1000)
+    machine.freeze()
+    world.timeline.after(wait_us, machine.thaw)
+
+
+def _cut(world: World, ways: list[tuple[str, str]], wait_us: int) -> None:
+    for way in ways:
+        world.network.cut(*way)
+
+    def heal() -> None:
+        for way in ways:
+            world.network.heal(*way)
+
+    world.timeline.after(wait_us, heal)
+
+
+def isolate(world: World, dice: Random) -> None:
+    """A machine is cut off from the others, perhaps also from etcd, perhaps in one direction only."""
+    machine = _some(world, dice)
+    others = [name for name in world.machines if name != machine.name]
+    if dice.random() < 0.5:
+        others.append(ETCD)
+    wait_us = _for(dice, 50, 400, 1500, 4000, 6000)
+    way = dice.choice(("both", "both", "in", "out"))
+    ways = [(machine.name, name) for name in others if way != "in"]
+    ways += [(name, machine.name) for name in others if way != "out"]
+    world.say(machine.name, "is cut off from %s (%s) for %d ms", others, way, wait_us // 1000)
+    _cut(world, ways, wait_us)
+
+
+def cut(world: World, dice: Random) -> None:
+    """Two machines do not hear each other, or one does not hear the other."""
+    a, b = dice.sample([*world.machines, ETCD], 2)
+    wait_us = _for(dice, 50, 400, 1500, 4000)
+    ways = [(a, b)] if dice.random() < 0.4 else [(a, b), (b, a)]
+    world.say("", "cut %s for %d ms", ways, wait_us // 1000)
+    _cut(world, ways, wait_us)
+
+
+def tear(world: World, dice: Random) -> None:
+    """Links break; they can be made again at once."""
+    machine = _some(world, dice)
+    clients = dice.random() < 0.4
+    world.say(machine.name, "loses its links%s", " with clients" if clients else "")
+    for link in list(world.network.links):
+        if any(end.name == machine.name for end in link.ends) and (link.kind == "peer") != clients:
+            link.tear()
+
+
+def slow(world: World, dice: Random) -> None:
+    machine = _some(world, dice)
+    wait_us = _for(dice, 100, 1000, 3000)
+    factor = dice.choice((5, 30, 200))
+    ways = [(machine.name, name) for name in (*world.machines, ETCD) if name != machine.name]
+    ways += [(b, a) for a, b in ways]
+    world.say(machine.name, "has links %d times as slow for %d ms", factor, wait_us // 1000)
+    for way in ways:
+        world.network.slow[way] = factor
+
+    def heal() -> None:
+        for way in ways:
+            world.network.slow.pop(way, None)
+
+    world.timeline.after(wait_us, heal)
+
+
+def repeat(world: World, dice: Random) -> None:
+    world.network.repeats = 0.2
+    world.say("", "things come twice")
+    world.timeline.after(_for(dice, 500, 2000), lambda: setattr(world.network, "repeats", 0.0))
+
+
+def jump(world: World, dice: Random) -> None:
+    machine = _some(world, dice)
+    by_ms = dice.choice((-3_600_000, -5000, -200, 200, 5000, 3_600_000))
+    world.say(machine.name, "has its clock set by %d ms", by_ms)
+    machine.clock.jump(by_ms)
+    machine.clock.drift(dice.randint(-20_000, 20_000))
+
+
+def stall(world: World, dice: Random) -> None:
+    machine = _some(world, dice)
+    wait_us = _for(dice, 50, 500, 2000, 4000)
+    disk = machine.disk
+    world.say(machine.name, "has a disk that does nothing for %d ms", wait_us // 1000)
+    disk.stall(True)
+    world.timeline.after(wait_us, lambda: disk.stall(False))
+
+
+def slow_disk(world: World, dice: Random) -> None:
+    machine = _some(world, dice)
+    disk = machine.disk
+    disk.slowness = dice.choice((5, 40))
+    world.say(machine.name, "has a disk %d times as slow", disk.slowness)
+    world.timeline.after(_for(dice, 200, 2000), lambda: setattr(disk, "slowness", 1))
+
+
+def fill(world: World, dice: Random) -> None:
+    machine = _some(world, dice)
+    disk = machine.disk
+    used = disk.capacity - disk.free_bytes()
+    disk.capacity = used + dice.choice((0, 20_000, 70_000))
+    machine.may_fail = True
+    world.say(machine.name, "has a disk with %d bytes free", disk.free_bytes())
+    world.timeline.after(_for(dice, 200, 2000), lambda: setattr(disk, "capacity", ROOM))
+
+
+def fail(world: World, dice: Random) -> None:
+    machine = _some(world, dice)
+    machine.may_fail = True
+    machine.disk.fail_next(dice.randrange(20))
+    world.say(machine.name, "has a disk that fails soon")
+
+
+def etcd_away(world: World, dice: Random) -> None:
+    etcd = world.etcd
+    assert etcd is not None
+    wait_us = _for(dice, 100, 1000, 3000)
+    world.say("", "etcd is away for %d ms", wait_us // 1000)
+    etcd.away()
+    world.timeline.after(wait_us, etcd.back)
+
+
+FAULTS: dict[str, tuple[int, Fault]] = {
+    "lose_power": (8, lose_power),
+    "kill": (8, kill),
+    "stop": (3, stop),
+    "lose_all_power": (2, lose_all_power),
+    "kill_all": (1, kill_all),
+    "freeze": (8, freeze),
+    "tear": (6, tear),
+    "slow": (3, slow),
+    "jump": (3, jump),
+    "stall": (5, stall),
+    "slow_disk": (3, slow_disk),
+    "fill": (2, fill),
+    "fail": (2, fail),
+}
+"""By name, with how often each is chosen."""
+
+CLUSTER_FAULTS = FAULTS | {
+    "isolate": (8, isolate),
+    "cut": (8, cut),
+    "repeat": (2, repeat),
+    "etcd_away": (4, etcd_away),
+    "restart_all_in_turn": (1, restart_all_in_turn),
+    "shut_down": (1, shut_down),
+}
+
+
+THEMES: tuple[tuple[tuple[str, ...], int], ...] = (
+    ((), 40_000),
+    ((), 40_000),
+    (("isolate", "cut", "freeze", "etcd_away"), 80_000),
+    (("lose_power", "lose_all_power", "kill", "stall", "slow_disk"), 40_000),
+    (("kill", "stop", "tear", "restart_all_in_turn", "shut_down", "kill_all"), 40_000),
+)
+"""What a run is about: the faults to choose from (none: any), and how much time there is from step to step."""
+
+
+def faults(mode: str) -> dict[str, tuple[int, Fault]]:
+    return FAULTS if mode == ALONE else CLUSTER_FAULTS
+
+
+def heal(world: World) -> None:
+    """Everything works again, and everybody is started."""
+    world.network.heal_all()
+    if world.etcd is not None:
+        world.etcd.back()
+    for machine in world.machines.values():
+        machine.disk.capacity = ROOM
+        machine.disk.slowness = 1
+        machine.disk._fail_in = None
+        machine.may_fail = False
+        machine.disk.stall(False)
+        machine.thaw()
+        if not machine.running:
+            start_later(machine, 1000)

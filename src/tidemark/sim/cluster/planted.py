@@ -1,0 +1,304 @@
+"""Bugs on purpose: each breaks the real code in one way, and the simulator must find it within so many runs.
+
+They are the mistakes that replication is known for. A plant takes a function like `setattr` and changes classes or modules
+with it; a test undoes that, `tidemark sim --plant NAME` does not need to.
+
+Invariant: without a plant nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidemark import member
+from tidemark.cluster import divergence, replica
+from tidemark.cluster.mode import State
+from tidemark.cluster.progress import Progress
+from tidemark.cluster.reign import Reign
+from tidemark.cluster.replica import Replica
+from tidemark.member import Facts, Member
+from tidemark.model.peers import Ends, Hello, Log, Offer, Unit, View
+from tidemark.model.records import TOMBSTONE, RecordType
+from tidemark.node import Node
+from tidemark.store.frames import walk
+from tidemark.store.journal import Journal
+from tidemark.store.store import Store
+
+Set = Callable[[Any, str, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    about: str
+    plant: Callable[[Set], None]
+    seeds: int
+    """Within so many runs, from seed 0 on, it must be found."""
+    mode: str = "standby"
+    work: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    """The runs do only this work and have only these faults; none: any."""
+
+
+def confirms_by_its_own_disk(set_: Set) -> None:
+    def advance(self: Progress, durable: Ends) -> Ends:
+        self.complete = self.complete.most(durable)
+        return self.complete
+
+    set_(Progress, "advance", advance)
+
+
+def acknowledges_before_it_is_durable(set_: Set) -> None:
+    def durable(self: Facts) -> Ends:
+        store = self._member.node.store
+        return store.durable_ends if self._member.leader == self._member.name else store.ends
+
+    set_(Facts, "durable", property(durable))
+
+
+def does_not_sync_when_it_follows(set_: Set) -> None:
+    honest_follow, honest_lead = Member._follow, Member._lead
+
+    def follow(self: Member, leader: str | None) -> None:
+        self._disk.honest = False  # type: ignore[attr-defined]
+        honest_follow(self, leader)
+
+    def lead(self: Member, effect: Any) -> None:
+        self._disk.honest = True  # type: ignore[attr-defined]
+        honest_lead(self, effect)
+
+    set_(Member, "_follow", follow)
+    set_(Member, "_lead", lead)
+
+
+def never_fences(set_: Set) -> None:
+    set_(Replica, "_fence", lambda *_: None)
+
+
+def leads_without_being_ready(set_: Set) -> None:
+    """A member that fell behind offers itself all the same."""
+    honest = Replica._consider_leading
+
+    def consider(self: Replica) -> int | None:
+        view = self.view
+        if view is None or self.me in view.ready or not self._cluster:
+            return honest(self)
+        self.view, whole, state = replace(view, ready=(*view.ready, self.me)), self._whole, self.state
+        self._whole, self.state = True, State.JOINING
+        try:
+            return honest(self)
+        finally:
+            self.view, self._whole, self.state = view, whole, state
+
+    set_(Replica, "_consider_leading", consider)
+    set_(replica, "legal", lambda *_: True)
+
+
+def leads_on_after_a_restart(set_: Set) -> None:
+    """A leader that comes back goes on in its old epoch, in which it no longer knows what the others have."""
+    honest = Replica._new_epoch
+
+    def new_epoch(self: Replica, view: View, before: View | None) -> None:
+        if view.leader == self.me and before is None and self._whole:
+            self._histories.add(view.history)
+        honest(self, view, before)
+
+    set_(Replica, "_new_epoch", new_epoch)
+
+
+def does_not_wait_for_the_others_after_a_takeover(set_: Set) -> None:
+    """A new leader believes that the ready members have all that it has."""
+    honest = Reign.__post_init__
+
+    def begin(self: Reign) -> None:
+        honest(self)
+        for name in self.view.ready:
+            self.progress.acked(name, Ends(1 << 40, 1 << 40))
+
+    set_(Reign, "__post_init__", begin)
+
+
+def never_rewinds(set_: Set) -> None:
+    honest = divergence.answer
+
+    def answer(hello: Hello, **how: Any) -> Offer:
+        offer = honest(hello, **how)
+        return replace(offer, verdict="resume", to=hello.durable) if offer.verdict == "rewind" else offer
+
+    set_(divergence, "answer", answer)
+
+
+def goes_on_without_asking(set_: Set) -> None:
+    """A member that is late is left out at once; the view still calls it ready."""
+    honest = Reign.require
+
+    def require(self: Reign, undecided: tuple[View, ...]) -> None:
+        honest(self, undecided)
+        self.progress.required = set(self.progress.required) - self.late().keys()
+
+    set_(Reign, "require", require)
+    set_(Replica, "_change_ready", lambda *_: None)
+
+
+class _JournalFirst:
+    """Both logs in the wrong order."""
+
+    CATALOG, JOURNAL = Log.CATALOG, Log.JOURNAL
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter((Log.JOURNAL, Log.CATALOG))
+
+
+def sends_messages_before_their_queues(set_: Set) -> None:
+    set_(member, "Log", _JournalFirst())
+
+    def flush(self: Node, now_ms: int) -> None:
+        self.journal.flush(now_ms)
+        self.catalog.flush(now_ms)
+
+    set_(Node, "_flush", flush)
+
+
+def _units(set_: Set, change: Callable[[Unit], list[Unit]]) -> None:
+    honest = Store.units_after
+
+    def units_after(self: Store, log: Log, seq: int, budget_bytes: int) -> list[Unit]:
+        found = honest(self, log, seq, budget_bytes)
+        return found if log is Log.CATALOG else [one for unit in found for one in change(unit)] or found
+
+    set_(Store, "units_after", units_after)
+
+
+def loses_tombstones(set_: Set) -> None:
+    """Deletes of keys are not passed on."""
+
+    def change(unit: Unit) -> list[Unit]:
+        rows = walk(unit.payload, 0, len(unit.payload))
+        deletes = all(
+            kind == RecordType.MESSAGE and unit.payload[at + 5] & TOMBSTONE for at, _, kind, *_ in rows
+        )
+        return [] if deletes else [unit]
+
+    _units(set_, change)
+
+
+def cuts_transactions_in_two(set_: Set) -> None:
+    """What must be stored whole is sent record by record."""
+
+    def change(unit: Unit) -> list[Unit]:
+        parts: list[Unit] = []
+        for at, length, kind, seq, targets in walk(unit.payload, 0, len(unit.payload)):
+            last = seq + max(0, targets - 1) if kind == RecordType.MESSAGE else seq
+            previous = parts[-1].last if parts else unit.previous
+            parts.append(Unit(unit.log, previous, seq, last, unit.payload[at : at + length]))
+        return parts
+
+    _units(set_, change)
+
+
+def does_not_notice_a_gap(set_: Set) -> None:
+    """A frame is kept though the one before it is missing."""
+    honest = Replica._given
+
+    def given(self: Replica, one: Any) -> None:
+        if self._kept is not None and one.first > self._kept[one.log]:
+            one = replace(one, previous=self._kept[one.log])
+        honest(self, one)
+
+    set_(Replica, "_given", given)
+    # The sender forgets a frame now and then, as one that mixes up its links would.
+    ship = Member._ship_some
+
+    def ship_some(self: Member, peer: str, sender: Any) -> bool:
+        done = ship(self, peer, sender)
+        if done and sender.after[Log.JOURNAL] % 17 == 0:
+            sender.after[Log.JOURNAL] += 1
+        return done
+
+    set_(Member, "_ship_some", ship_some)
+
+
+def keeps_what_it_did_when_it_led(set_: Set) -> None:
+    """A leader that was replaced does not read its store anew."""
+
+    honest = Member._follow
+
+    def follow(self: Member, leader: str | None) -> None:
+        if self.leader == self.name:
+            self.leader = leader
+            self.node.serving = self.node.paused = False
+            self._outside.retired(self.node)
+        honest(self, leader)
+
+    set_(Member, "_follow", follow)
+
+
+def compacts_what_is_not_complete(set_: Set) -> None:
+    set_(Journal, "is_stable", lambda *_: True)
+
+
+def gives_sequences_again(set_: Set) -> None:
+    """A new leader begins where the old one's confirmed records ended, not behind its own log."""
+    honest = Journal.take_over
+
+    def take_over(self: Journal, history: bytes, now_ms: int) -> int:
+        self.arena.next_seq = max(1, self.arena.next_seq - 1)
+        return honest(self, history, now_ms)
+
+    set_(Journal, "take_over", take_over)
+
+
+PLANTED: dict[str, Plant] = {
+    "early-confirm": Plant("a publish is confirmed by the leader's disk alone", confirms_by_its_own_disk, 20),
+    "ack-before-durable": Plant(
+        "a follower acknowledges what its disk does not have", acknowledges_before_it_is_durable, 40
+    ),
+    "no-sync": Plant("a follower does not sync", does_not_sync_when_it_follows, 20),
+    "no-fence": Plant(
+        "a leader whose lease ran out goes on",
+        never_fences,
+        60,
+        work=("keyed",),
+        faults=("isolate", "freeze"),
+    ),
+    "unready-leader": Plant("a member that is not ready takes over", leads_without_being_ready, 40),
+    "same-epoch": Plant(
+        "a leader that restarts goes on in its epoch",
+        leads_on_after_a_restart,
+        150,
+        work=("keyed",),
+        faults=("lose_power", "stall", "kill"),
+    ),
+    "no-waiting": Plant(
+        "after a takeover nobody is waited for", does_not_wait_for_the_others_after_a_takeover, 20
+    ),
+    "no-rewind": Plant("a log that parted is not cut back", never_rewinds, 60),
+    "silent-drop": Plant("a late member is left out without a new view", goes_on_without_asking, 20),
+    "journal-first": Plant("messages travel before their queues", sends_messages_before_their_queues, 30),
+    "lost-tombstone": Plant("deletes are not passed on", loses_tombstones, 30, work=("keyed",)),
+    "cut-transaction": Plant(
+        "transactions are sent in pieces",
+        cuts_transactions_in_two,
+        100,
+        work=("bank",),
+        faults=("kill",),
+    ),
+    "gap": Plant("a missing frame is not noticed", does_not_notice_a_gap, 20),
+    "no-reading-anew": Plant(
+        "a deposed leader keeps its memory",
+        keeps_what_it_did_when_it_led,
+        60,
+        work=("queues",),
+        faults=("isolate", "freeze"),
+    ),
+    "early-compaction": Plant(
+        "what is not complete is compacted",
+        compacts_what_is_not_complete,
+        60,
+        work=("queues",),
+        faults=("kill", "isolate", "lose_power"),
+    ),
+    "sequence-again": Plant("a takeover gives a sequence again", gives_sequences_again, 20),
+}
+"""By name."""

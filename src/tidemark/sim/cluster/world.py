@@ -1,0 +1,149 @@
+"""The simulated world: machines with real members, the network, etcd, and the clients.
+
+Everything that chance decides is decided by dice that come from the seed, one for each who throws: leaving something
+out of a run (`shrink.py`) changes as little as possible of the rest.
+
+Invariant: a world is a function of its seed, its mode, its size and what is done to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from tidemark.cluster.mode import State
+from tidemark.config import Config, load
+from tidemark.model.peers import Name
+from tidemark.ports import Apart
+from tidemark.sim.cluster.alone import Alone
+from tidemark.sim.cluster.clock import Timeline
+from tidemark.sim.cluster.etcd import Etcd
+from tidemark.sim.cluster.machine import Machine
+from tidemark.sim.cluster.network import Network
+from tidemark.sim.store import CONFIG, BrokenPromise
+
+if TYPE_CHECKING:
+    from tidemark.sim.cluster.clients import Client
+
+ALONE: Final = "alone"
+STANDBY: Final = "standby"
+CHAIN: Final = "chain"
+NAMES = ("a", "b", "c", "d", "e", "f", "g")
+Say = Callable[[int, str, str], None]
+"""Takes the time, who, and what."""
+
+
+@lru_cache
+def settings() -> Config:
+    return load(
+        {"broker.scrypt_log2_n": "10", "limits.disk_free_bytes_min": "0", "broker.snapshot_idle_s": "300"}
+    )
+
+
+class World:
+    def __init__(self, seed: int, mode: str = STANDBY, nodes: int = 3, tell: Say | None = None) -> None:
+        self.seed = seed
+        self.mode = mode
+        self.tell = tell
+        self.dice = dice = Random(f"{seed} world")
+        self.timeline = Timeline()
+        self.network = Network(self.timeline, Random(f"{seed} network"))
+        self.counts: dict[str, int] = {}
+        """How often what happened, for the test of the runs themselves."""
+        self.shipped = 0
+        self.clients: list[Client] = []
+        self.leaders: dict[int, Name] = {}
+        """Who led in each epoch."""
+        self.states: dict[Name, State] = {}
+        self._ports = 0
+        base = settings()
+        store = replace(
+            CONFIG,
+            ack_patience_ms=dice.choice((0, 5)),
+            checkpoint_bytes=dice.choice((0, 4 << 10, 32 << 10, 256 << 10)),
+            cache_bytes=dice.choice((24 << 10, 1 << 20)),
+        )
+        self.config = replace(base, store=store)
+        self.etcd: Etcd | None = None
+        self.lease_margin = 0.0
+        if mode != ALONE:
+            cluster = replace(
+                base.cluster,
+                name="sim",
+                mode=CHAIN if mode == CHAIN else STANDBY,
+                size=nodes,
+                lease_s=dice.choice((1, 2)),
+                window_bytes=dice.choice((64 << 10, 8 << 20)),
+                keep_bytes=dice.choice((64 << 10, 1 << 20, 1 << 30)),
+                backup_timeout_ms=dice.choice((1000, 3000)),
+            )
+            self.config = replace(self.config, cluster=cluster)
+            self.lease_margin = cluster.lease_margin
+            self.etcd = Etcd(self.timeline, self.network, cluster.lease_s * 1_000_000)
+        self.machines = {name: Machine(self, name) for name in NAMES[:nodes]}
+        self.addresses = tuple(self.machines)
+
+    # For machines ------------------------------------------------------------------------------------------------
+
+    def new_member(self, machine: Machine, apart: Apart) -> Any:
+        config = replace(self.config, node=replace(self.config.node, name=machine.name))
+        if self.mode == ALONE:
+            return Alone(config, machine.disk, machine, machine.dice.randbytes, apart)
+        from tidemark.member import Member
+
+        return Member(config, machine.disk, machine, machine.dice.randbytes, apart)
+
+    def encode(self, message: Any) -> bytes:
+        from tidemark.wire.peer.codec import encode
+
+        return encode(message)
+
+    def encode_unit(self, epoch: int, unit: Any) -> bytes:
+        from tidemark.wire.peer.codec import encode_unit
+
+        return b"".join(encode_unit(epoch, unit))
+
+    def decoder(self) -> Any:
+        from tidemark.wire.peer.codec import Decoder
+
+        return Decoder()
+
+    def next_port(self) -> int:
+        self._ports += 1
+        return self._ports
+
+    def before_death(self, machine: Machine) -> None:
+        """Somebody may want to look into the process once more."""
+
+    def became(self, machine: Machine, state: State, leader: Name | None) -> None:
+        if self.states.get(machine.name) is not state:
+            self.states[machine.name] = state
+            self.say(machine.name, "is %s, led by %s: %s", state, leader, machine.member.why)
+            self.count(str(state))
+        view = machine.member.view
+        if leader == machine.name and view is not None and view.leader == machine.name:
+            known = self.leaders.setdefault(view.epoch, machine.name)
+            if known != machine.name:
+                raise BrokenPromise(f"{machine.name} leads in epoch {view.epoch}, in which {known} did")
+
+    # For all --------------------------------------------------------------------------------------------------------
+
+    def say(self, who: str, what: str, *facts: object) -> None:
+        if self.tell is not None:
+            self.tell(self.timeline.now_us, who, what % facts if facts else what)
+
+    def count(self, what: str, number: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + number
+
+    @property
+    def serving(self) -> Machine | None:
+        """The machine that serves clients now; None: none does, or more than one thinks so."""
+        found = [
+            machine
+            for machine in self.machines.values()
+            if machine.running and not machine.frozen and machine.member.serving
+        ]
+        return found[0] if len(found) == 1 else None

@@ -1,0 +1,116 @@
+"""Whole clusters on virtual time, with everything going wrong that can. A failing seed prints the command that replays it.
+
+TIDEMARK_SIM_SEEDS says how many runs of each mode are made.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tidemark.sim.cluster.run import Run, run_seed
+from tidemark.sim.cluster.shrink import plan_of, shrink
+from tidemark.sim.cluster.story import Story
+from tidemark.sim.store import BrokenPromise
+from tidemark.speed import PURE
+
+SEEDS = int(os.environ.get("TIDEMARK_SIM_SEEDS", "0")) or (20 if PURE else 300)
+PER_GROUP = 10
+GROUPS = range((SEEDS + PER_GROUP - 1) // PER_GROUP)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_whatever_fails_every_promise_of_a_cluster_is_kept(mode: str, group: int) -> None:
+    for seed in range(group * PER_GROUP, min(SEEDS, (group + 1) * PER_GROUP)):
+        run_seed(seed, mode)
+
+
+@pytest.mark.parametrize("group", range(max(1, len(GROUPS) // 4)))
+def test_whatever_fails_every_promise_of_a_node_alone_is_kept(group: int) -> None:
+    for seed in range(group * PER_GROUP, (group + 1) * PER_GROUP):
+        run_seed(seed, "alone")
+
+
+@pytest.mark.parametrize("nodes", [2, 5])
+def test_clusters_of_other_sizes_keep_their_promises(nodes: int) -> None:
+    for seed in range(8):
+        run_seed(seed, "chain" if seed % 2 else "standby", nodes)
+
+
+def test_the_runs_do_what_they_are_for() -> None:
+    counts: dict[str, int] = {}
+    epochs = 0
+    for seed in range(40):
+        run = run_seed(seed, "standby")
+        epochs += len(run.world.leaders)
+        for what, number in run.world.counts.items():
+            counts[what] = counts.get(what, 0) + number
+    assert epochs > 80
+    for state in ("joining", "catch-up", "ready", "recovering", "active", "fenced"):
+        assert counts[state] > 5, state
+    for work, least in {
+        "rows": 500,
+        "transfers": 300,
+        "transactions": 500,
+        "wiring": 200,
+        "pins read": 50,
+    }.items():
+        assert counts[work] > least, work
+    assert counts["acks confirmed"] > 500
+
+
+@pytest.mark.parametrize("mode", ["alone", "standby", "chain"])
+def test_the_same_seed_replays_the_same_run_whatever_the_order_of_hashes(mode: str) -> None:
+    program = (
+        "import sys, zlib; from tidemark.sim.cluster.run import run_seed; crc = 0\n"
+        "def tell(*line):\n    global crc; crc = zlib.crc32(repr(line).encode(), crc)\n"
+        f"run = run_seed(5, {mode!r}, tell=tell); print(crc, run.world.timeline.events)"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(order)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for order in (1, 2)
+    }
+    assert len(found) == 1
+
+
+def test_a_story_tells_who_led_and_what_failed() -> None:
+    story = Story()
+    run = run_seed(0, "standby", tell=story.tell)
+    text = "\n".join(story.lines)
+    assert "is active" in text
+    assert all(name in text for name in run.world.leaders.values())
+
+
+def test_a_plan_can_be_carried_out_in_part() -> None:
+    plan = plan_of(3, "standby", 3)
+    run = Run(3, "standby", plan=plan[::2])
+    run.run()
+    assert run.plan == plan[::2]
+
+
+def test_a_run_that_fails_is_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidemark.sim.cluster.planted import PLANTED
+
+    PLANTED["early-confirm"].plant(monkeypatch.setattr)
+    seed = next(seed for seed in range(20) if _breaks(seed))
+    plan, problem = shrink(seed, "standby", runs_max=40)
+    assert len(plan) < 30
+    assert "replay: tidemark sim" in str(problem)
+
+
+def _breaks(seed: int) -> bool:
+    try:
+        run_seed(seed, "standby")
+    except BrokenPromise:
+        return True
+    return False
