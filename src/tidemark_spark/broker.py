@@ -2,7 +2,8 @@
 
 `Feed` is what planning asks for; `BrokerFeed` asks a broker over one connection of this process, which is kept for the
 next micro-batch. `read` is what tasks do: one slice of a pinned snapshot after the other. Whatever the connection
-does meanwhile, a read goes on behind the last row that it handed on, for the pin shows the same rows again.
+does meanwhile, a read goes on behind the last row that it handed on, for the pin shows the same rows again, at every
+member of a cluster and after any of them has failed.
 
 Invariant: `read` hands on every row of its slices once, or raises.
 """
@@ -23,11 +24,12 @@ from tidemark.client import Client
 from tidemark.client import operations as ops
 from tidemark.client.address import parse_url
 from tidemark.client.blocking import Link, Pending, Stream
+from tidemark.client.cluster import ReadFrom
 from tidemark.client.errors import ClientClosed, NotConnected, TimedOut
 from tidemark.client.operations import Call, Header
 from tidemark.client.reading import Range, Reading
 from tidemark.client.values import Cut, Receipt
-from tidemark.client.waiting import Lost, NoAnswerYet
+from tidemark.client.waiting import ASK_LEADER, Lost, NoAnswerYet
 from tidemark.errors import NotFound, PinExpired, TidemarkError
 from tidemark_spark.errors import BrokerAway, DataLost, StreamMissing
 from tidemark_spark.planning import Slice, Task
@@ -190,17 +192,23 @@ class Feed(Protocol):
 
 # Connections ---------------------------------------------------------------------------------------
 
-_clients: dict[tuple[int, str, float], Client] = {}
+_clients: dict[tuple[int, str, float, ReadFrom], Client] = {}
 _opening = threading.Lock()
 
 
-def client_of(url: str, retry_s: float) -> Client:
+def client_of(url: str, retry_s: float, read_from: ReadFrom = "leader") -> Client:
     """The connection of this process to a broker; opened with the first call. A call takes `retry_s` at most."""
     timeout = min(FRAME_S_MAX, max(retry_s, 1.0))
-    key = os.getpid(), url, timeout  # what a parent process had is not ours: two would read one socket
+    key = (
+        os.getpid(),
+        url,
+        timeout,
+        read_from,
+    )  # what a parent process had is not ours: two would read one socket
     with _opening:
         if key not in _clients:
-            _clients[key] = Client(parse_url(url), timeout=timeout, name="tidemark-spark")
+            target = parse_url(url)
+            _clients[key] = Client(target, timeout=timeout, name="tidemark-spark", read_from=read_from)
         return _clients[key]
 
 
@@ -485,6 +493,7 @@ class ReadTask:
     key_from: bytes | None = None
     key_to: bytes | None = None
     deleted: bool | None = None
+    read_from: ReadFrom = "leader"
 
 
 def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
@@ -514,6 +523,7 @@ class _SliceReader:
         self._position = part.after
         self._renewed = time.monotonic() - max(0.0, time.time() - task.planned_at)
         self._patience = Patience(f"reading stream '{task.stream}' at {task.place}", task.retry_s)
+        self._read_from = task.read_from
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
@@ -522,15 +532,19 @@ class _SliceReader:
                 return
             except (Lost, NoAnswerYet, *AWAY) as problem:
                 self._patience.failed(problem)
-            except (NotFound, PinExpired) as problem:
-                if not self._replaced(str(problem)):
+            except ASK_LEADER as problem:
+                if self._read_from != "leader":
+                    self._read_from = "leader"  # it knows what there is; another member may not have it yet
+                elif not isinstance(problem, PIN_GONE):
+                    raise
+                elif not self._replaced(str(problem)):
                     return
 
     def _pass(self) -> Iterator[pa.RecordBatch]:
         """What one connection gives, from where we are to the end of the slice."""
         task, part = self._task, self._part
-        client = client_of(task.url, task.retry_s)
-        link = client.link()
+        client = client_of(task.url, task.retry_s, self._read_from)
+        link = client.reader()
         wanted = Range(
             after=self._position, until=part.until, shards=part.shards, key_from=task.key_from,
             key_to=task.key_to, columns=self._asked, batch_bytes=task.batch_bytes,

@@ -532,6 +532,7 @@ def read_task(
         planned_at=time.time(),
         fail_on_data_loss=options.fail_on_data_loss,
         verify=options.verify,
+        read_from=options.read_from,
         **narrowed,
     )
 

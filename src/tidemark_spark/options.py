@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from tidemark.client.address import parse_url
+from tidemark.client.cluster import ReadFrom, read_from_of
 from tidemark_spark.errors import OptionError
 
 Mode: TypeAlias = Literal["batch", "stream"]
@@ -252,6 +253,12 @@ READ: tuple[Option, ...] = (
     Option("pollTimeout", duration, 1.0, "how long the broker is asked to wait for news", ("stream",)),
     Option("retryTimeout", duration, 120.0, "how long a broker that is away is waited for"),
     Option(
+        "readFrom",
+        read_from_of,
+        "leader",
+        "which member of a cluster tasks read from: the leader, a tail (of a chain its last member, else a backup), or any",
+    ),
+    Option(
         "arrowBatchBytes",
         size,
         1 << 20,
@@ -330,6 +337,7 @@ class ReadOptions:
     retry_s: float
     batch_bytes: int
     verify: bool
+    read_from: ReadFrom = "leader"
 
     @property
     def place(self) -> str:
@@ -381,6 +389,7 @@ def read_options(given: Mapping[str, str], mode: Mode | None) -> ReadOptions:
         retry_s=found["retryTimeout"],
         batch_bytes=min(max(found["arrowBatchBytes"], 16 << 10), 8 << 20),
         verify=found["verify"],
+        read_from=found["readFrom"],
     )
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidemark.client.address import WAIT_S_MAX, Address, Endpoints, members_of, parse_url
+from tidemark.client.address import WAIT_S_MAX, Address, Endpoints, parse_url
 
 A, B, C = Address("a", 1), Address("b", 2), Address("c", 3)
 
@@ -107,7 +107,11 @@ def test_members_that_a_hello_names_are_tried_last() -> None:
     assert [endpoints.next()[0] for _ in range(2)] == [A, B]
 
 
-def test_a_broker_that_names_only_itself_adds_nothing() -> None:
-    assert members_of({"cluster": ["10.0.0.1:5672"]}) == []
-    assert members_of({}) == []
-    assert members_of({"cluster": ["a:1", "b:2"]}) == [A, B]
+def test_members_that_are_no_longer_named_go_and_given_ones_stay() -> None:
+    endpoints = Endpoints([A])
+    endpoints.next()
+    endpoints.connected([A, B])
+    endpoints.learn([B, C])
+    endpoints.learn([C])
+
+    assert endpoints.names == (str(A), str(C))

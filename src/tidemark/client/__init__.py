@@ -30,8 +30,16 @@ from tidemark.client.errors import (
     Unconfirmed,
 )
 from tidemark.client.reading import Batch
-from tidemark.client.values import Cut, Lag, Mark, Marker, PinInfo, Receipt, Row, StreamInfo
-from tidemark.errors import Conflict, HistoryGone, LostBranch, PinExpired, StreamReset
+from tidemark.client.values import Cut, Lag, Mark, Marker, MemberInfo, PinInfo, Receipt, Row, StreamInfo
+from tidemark.errors import (
+    Conflict,
+    HistoryGone,
+    LostBranch,
+    MemberBehind,
+    NotHere,
+    PinExpired,
+    StreamReset,
+)
 
 __all__ = [
     "AsyncClient",
@@ -48,7 +56,10 @@ __all__ = [
     "Mark",
     "Marker",
     "MarkerMismatch",
+    "MemberBehind",
+    "MemberInfo",
     "NotConnected",
+    "NotHere",
     "PackageMissing",
     "PinExpired",
     "PinInfo",

@@ -4,7 +4,7 @@
 
 `Endpoints` is the list as a machine: it names the next address and how long to wait before it. One round over
 the list is immediate; after each round without success the wait doubles, with dice, so that a thousand clients
-do not come back in the same moment. Brokers that a hello names are added at the end.
+do not come back in the same moment. Members of a cluster that a broker names stand behind those that were given.
 
 Invariant: an address is never tried twice without all others in between.
 """
@@ -12,9 +12,8 @@ Invariant: an address is never tried twice without all others in between.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import unquote
 
 DEFAULT_PORT = 5672
@@ -92,13 +91,6 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     return Address(host or "127.0.0.1", int(port) if port else default_port)
 
 
-def members_of(welcome: Mapping[str, Any]) -> list[Address]:
-    """The brokers that a hello names. A broker that stands alone names only itself, as it sees itself: that may be
-    another address than the one which leads there, so it is not used."""
-    named = welcome.get("cluster") or []
-    return [parse_address(one) for one in named] if len(named) > 1 else []
-
-
 def _hidden(url: str) -> str:
     """A URL for a message, without its password: of what stands before the last @ only scheme and user are shown."""
     head, at, tail = url.rpartition("@")
@@ -112,7 +104,7 @@ class Endpoints:
     """The addresses of one client, in the order in which they are tried."""
 
     def __init__(self, addresses: Iterable[Address], dice: random.Random | None = None) -> None:
-        self._addresses = list(dict.fromkeys(addresses))
+        self._given = self._addresses = list(dict.fromkeys(addresses))
         self._dice = dice or random.Random()
         self._next = 0
         self._tried = 0
@@ -133,8 +125,19 @@ class Endpoints:
         self._tried += 1
         return address, wait
 
-    def connected(self, others: Iterable[Address] = ()) -> None:
-        """The last one named let us in; when that connection breaks it is tried first."""
-        self._next = (self._next - 1) % len(self._addresses)
+    def learn(self, others: Iterable[Address]) -> None:
+        """These are the members now: they stand behind the addresses that were given, and replace earlier ones."""
+        found = list(dict.fromkeys([*self._given, *others]))
+        if found != self._addresses:
+            upcoming = self._addresses[self._next % len(self._addresses)]
+            self._addresses = found
+            self._next = found.index(upcoming) if upcoming in found else 0
+
+    def connected(self, others: Iterable[Address] = (), at: Address | None = None) -> None:
+        """The last one named, or `at`, let us in; when that connection breaks it is tried first."""
+        address = self._addresses[(self._next - 1) % len(self._addresses)] if at is None else at
+        others = list(others)
+        if others:
+            self.learn(others)
+        self._next = self._addresses.index(address) if address in self._addresses else 0
         self._tried = 0
-        self._addresses = list(dict.fromkeys([*self._addresses, *others]))

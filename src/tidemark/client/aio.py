@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, Type
 
 from tidemark.client import operations as ops
 from tidemark.client import protocol
-from tidemark.client.address import Address, Endpoints, Target, members_of, parse_url
+from tidemark.client.address import Address, Endpoints, Target, parse_url
+from tidemark.client.cluster import DIRECT_S_MAX, Cluster, Dialling, ReadFrom, Seen, read_from_of
 from tidemark.client.errors import (
     ClientClosed,
     Interrupted,
@@ -59,6 +60,7 @@ from tidemark.client.values import (
     Lag,
     Mark,
     Marker,
+    MemberInfo,
     PinInfo,
     Receipt,
     Row,
@@ -66,15 +68,17 @@ from tidemark.client.values import (
     StreamInfo,
 )
 from tidemark.client.waiting import (
+    ASK_LEADER,
     CONNECT_S_MAX,
     FINAL,
     SAFE_WAIT_S,
     Lost,
     NoAnswerYet,
+    Pulse,
     left_until,
     sentence_of,
 )
-from tidemark.errors import NotFound, PinExpired, StreamReset, TidemarkError
+from tidemark.errors import MemberBehind, NotFound, NotHere, PinExpired, StreamReset, TidemarkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,8 +145,14 @@ class Pending:
 class Link(asyncio.Protocol):
     """One connection and its machine. It is thrown away when it breaks."""
 
-    def __init__(self, machine: protocol.Connection) -> None:
+    def __init__(self, machine: protocol.Connection, address: Address, seen: Seen, *, reads: bool) -> None:
+        self.address = address
+        self.silent = False
+        """It was given up because it said nothing."""
         self._machine = machine
+        self._seen = seen
+        self._reads = reads
+        self._pulse = Pulse()
         self._pending: dict[int, Pending] = {}
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
@@ -162,6 +172,7 @@ class Link(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        self._pulse.heard()
         self._take(self._machine.receive(data))
         self._flush()
 
@@ -180,7 +191,7 @@ class Link(asyncio.Protocol):
 
     @property
     def history(self) -> str:
-        return str(self._machine.welcome.get("history", ""))
+        return self._machine.history
 
     @property
     def welcome(self) -> dict[str, Any]:
@@ -194,14 +205,21 @@ class Link(asyncio.Protocol):
         except TimeoutError:
             raise NoAnswerYet from None
         if self.broken is not None:
-            raise self.refused if isinstance(self.refused, FINAL) else Lost(self.broken, sent=False)
+            told = isinstance(self.refused, (*FINAL, NotHere))
+            raise self.refused if told and self.refused is not None else Lost(self.broken, sent=False)
+        self._pulse.watchful = bool(self.welcome.get("epoch"))
 
     def start(self, header: Header, payload: Sequence[Any] = ()) -> Pending:
         """Send a request and do not wait for its answer."""
         if self.broken is not None:
             raise Lost(self.broken, sent=False)
-        pending = Pending(self._machine.request(ops.on_branch(header, self.history), payload))
+        header = ops.on_branch(header, self.history)
+        if self._reads:
+            header = ops.after_seen(header, self._seen)
+        pending = Pending(self._machine.request(header, payload))
         self._pending[pending.number] = pending
+        if self._pulse.wants_refresh():
+            self._machine.refresh()
         self._flush()
         return pending
 
@@ -265,12 +283,27 @@ class Link(asyncio.Protocol):
     async def _news(self, pending: Pending, deadline: float | None) -> None:
         pending.changed = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(left_until(deadline)):
+            async with asyncio.timeout(left_until(self._pulse.until(deadline))):
                 await pending.changed
         except TimeoutError:
-            raise NoAnswerYet from None
+            if deadline is not None and time.monotonic() >= deadline:
+                raise NoAnswerYet from None
+            self._check_pulse()
         finally:
             pending.changed = None
+
+    def _check_pulse(self) -> None:
+        """Nothing came for a while: see whether the broker is still there."""
+        try:
+            if self._pulse.quiet():
+                self._machine.ping()
+                if self._pulse.wants_refresh():
+                    self._machine.refresh()
+                self._flush()
+        except Lost as silence:
+            self.silent = True
+            self._take(self._machine.lost(silence.problem))
+            self._break(silence.problem)
 
     def _take(self, events: list[protocol.Event]) -> None:
         for event in events:
@@ -278,10 +311,12 @@ class Link(asyncio.Protocol):
                 case protocol.Opened():
                     self._greeted.set_result(None)
                 case protocol.Arrived(number, header, payload):
+                    self._seen.note(header, self.history)
                     if (pending := self._pending.get(number)) is not None:
                         pending.frames.append((header, payload))
                         pending.wake()
                 case protocol.Answered(number, header, payload):
+                    self._seen.note(header, self.history)
                     if (pending := self._pending.pop(number, None)) is not None:
                         pending.answer = header, payload
                         pending.wake()
@@ -321,8 +356,19 @@ class Performed(NamedTuple, Generic[T]):
 # The client -----------------------------------------------------------------------------------------
 
 
+class Route:
+    """One of the connections of a client, and how to get another one when it breaks."""
+
+    def __init__(self, target: Target, *, reads: bool) -> None:
+        self.reads = reads
+        """To whatever member serves readers; else to the one that leads."""
+        self.endpoints = Endpoints(target.addresses)
+        self.connecting = asyncio.Lock()
+        self.current: Link | None = None
+
+
 class AsyncClient:
-    """A client of one broker, or of one of several; made by `connect_async`. See `blocking.Client`."""
+    """A client of one broker or of a cluster; made by `connect_async`. See `blocking.Client`."""
 
     def __init__(
         self,
@@ -331,15 +377,17 @@ class AsyncClient:
         timeout: float = 30.0,
         tls: ssl.SSLContext | None = None,
         name: str = "tidemark-python",
+        read_from: ReadFrom = "leader",
     ) -> None:
         self.timeout = timeout
         self._target = target
         self._tls = tls if tls is not None or not target.tls else ssl.create_default_context()
         self._name = name
-        self._endpoints = Endpoints(target.addresses)
-        self._connecting = asyncio.Lock()
         self._closed = False
-        self._current: Link | None = None
+        self._cluster = Cluster(read_from_of(read_from))
+        self._seen = Seen()
+        self._writes = Route(target, reads=False)
+        self._reads = self._writes if read_from == "leader" else Route(target, reads=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -352,9 +400,14 @@ class AsyncClient:
     async def close(self) -> None:
         """Say goodbye."""
         self._closed = True
-        if self._current is not None:
-            self._current.close()
-            await asyncio.sleep(0)  # the transport closes in the next turn of the loop
+        for route in (self._writes, self._reads):
+            if route.current is not None:
+                route.current.close()
+        await asyncio.sleep(0)  # the transports close in the next turn of the loop
+
+    async def members(self) -> list[MemberInfo]:
+        """Who is in the cluster, and what each is for."""
+        return await self.call(ops.members())
 
     # Streams ------------------------------------------------------------------------------------
 
@@ -432,8 +485,9 @@ class AsyncClient:
         """The same; also says over which connection it went in the end, and how often it was sent."""
         seconds = self.timeout if timeout is None else timeout
         deadline, attempts = time.monotonic() + seconds, 0
+        route = self._reads if call.reads else self._writes
         while True:
-            link = await self._link(deadline)
+            link = await self._link(route, deadline)
             pending: Pending | None = None
             try:
                 await link.room(deadline)
@@ -449,8 +503,12 @@ class AsyncClient:
             except Lost as lost:
                 if lost.sent and not call.repeatable:
                     raise Unconfirmed(operation=call.name, problem=lost.problem) from None
-            except (NotFound, PinExpired):
-                if not call.takes_away or attempts == 1:
+            except ASK_LEADER as refusal:
+                if route.reads:
+                    route = self._writes
+                    continue
+                gone = isinstance(refusal, (NotFound, PinExpired)) and call.takes_away and attempts > 1
+                if not gone:
                     raise
                 return Performed(call.answer({}, memoryview(b"")), attempts, link)
             finally:
@@ -458,65 +516,99 @@ class AsyncClient:
                     link.drop(pending, close=False)
 
     async def link(self, deadline: float | None = None) -> Link:
-        """A connection that works, as far as we know."""
-        return await self._link(self.deadline() if deadline is None else deadline)
+        """A connection for writes that works, as far as we know."""
+        return await self._link(self._writes, self.deadline() if deadline is None else deadline)
+
+    async def reader(self, deadline: float | None = None) -> Link:
+        """A connection for reads that works, as far as we know."""
+        return await self._link(self._reads, self.deadline() if deadline is None else deadline)
+
+    @property
+    def reads_elsewhere(self) -> bool:
+        """Reads may go to members that do not lead."""
+        return self._reads.reads
 
     def deadline(self) -> float:
         """When a call that begins now has taken too long."""
         return time.monotonic() + self.timeout
 
-    async def _link(self, deadline: float) -> Link:
-        link = self._current
+    async def _link(self, route: Route, deadline: float) -> Link:
+        link = route.current
         if link is not None and link.broken is None:
             return link
         try:
             async with asyncio.timeout(left_until(deadline)):
-                await self._connecting.acquire()
+                await route.connecting.acquire()
         except TimeoutError:
             raise NotConnected(
-                addresses=self._endpoints.names, problem="another task is still trying"
+                addresses=route.endpoints.names, problem="another task is still trying"
             ) from None
         try:
             if self._closed:
                 raise ClientClosed
-            link = self._current
+            link = route.current
             if link is None or link.broken is not None:
-                link = self._current = await self._connect(deadline)
+                link = route.current = await self._connect(route, deadline)
             if self._closed:
                 link.close()
                 raise ClientClosed
             return link
         finally:
-            self._connecting.release()
+            route.connecting.release()
 
-    async def _connect(self, deadline: float) -> Link:
-        problem = "no time to try"
+    async def _connect(self, route: Route, deadline: float) -> Link:
+        began, avoid, spare = time.monotonic(), None, None
+        if (lost := route.current) is not None:
+            self._cluster.learn(lost.welcome)
+            avoid = lost.address if lost.silent else None
+        dialling = Dialling(self._cluster, route.endpoints, reads=route.reads, avoid=avoid)
         while True:
-            address, wait = self._endpoints.next()
+            if spare is not None and not dialling.has_better:
+                return spare
+            address, wait = dialling.next()
             left = deadline - time.monotonic()
             if left <= 0 or wait > left:
-                raise NotConnected(addresses=self._endpoints.names, problem=problem)
+                if spare is not None:
+                    return spare
+                raise dialling.not_connected(time.monotonic() - began)
             if wait:
                 await asyncio.sleep(wait)
             if self._closed:
                 raise ClientClosed
+            limit = min(left, CONNECT_S_MAX if spare is None else DIRECT_S_MAX)
             try:
-                link = await self._greet(address, time.monotonic() + min(left, CONNECT_S_MAX))
-            except OSError as error:
-                problem = sentence_of(error)
-            except (Lost, NoAnswerYet) as error:
-                problem = str(error) or "it does not answer"
-            else:
-                self._endpoints.connected(members_of(link.welcome))
+                link = await self._greet(address, time.monotonic() + limit, reads=route.reads)
+            except (OSError, Lost, NoAnswerYet) as error:
+                words = sentence_of(error) if isinstance(error, OSError) else str(error)
+                dialling.failed(address, words or "it does not answer")
+                continue
+            except NotHere as elsewhere:
+                dialling.redirected(address, elsewhere)
+                continue
+            except FINAL as refusal:
+                if not route.reads and spare is None:
+                    raise
+                # A member that only reads may not know the user yet, who was let in elsewhere.
+                dialling.failed(address, str(refusal))
+                continue
+            if spare is not None:
+                spare.close()
+            if dialling.greeted(address, link.welcome):
                 return link
+            spare = link
 
-    async def _greet(self, address: Address, deadline: float) -> Link:
+    async def _greet(self, address: Address, deadline: float, *, reads: bool) -> Link:
         target, link = self._target, None
         try:
             async with asyncio.timeout(left_until(deadline)):
-                machine = protocol.Connection(target.user, target.password, target.vhost, self._name)
+                machine = protocol.Connection(
+                    target.user, target.password, target.vhost, self._name, reads=reads
+                )
                 _, link = await asyncio.get_running_loop().create_connection(
-                    lambda: Link(machine), address.host, address.port, ssl=self._tls
+                    lambda: Link(machine, address, self._seen, reads=reads),
+                    address.host,
+                    address.port,
+                    ssl=self._tls,
                 )
             await link.open(deadline)
         except TimeoutError:
@@ -534,11 +626,12 @@ def connect_async(
     timeout: float = 30.0,
     tls: ssl.SSLContext | None = None,
     name: str = "tidemark-python",
+    read_from: ReadFrom = "leader",
 ) -> Opening[AsyncClient]:
     """A client that is logged in: `async with connect_async(url) as db`. See `blocking.connect`."""
 
     async def opened() -> AsyncClient:
-        client = AsyncClient(parse_url(url), timeout=timeout, tls=tls, name=name)
+        client = AsyncClient(parse_url(url), timeout=timeout, tls=tls, name=name, read_from=read_from)
         await client.link()
         return client
 
@@ -813,9 +906,9 @@ class AsyncRows:
 
     async def _pass(self, reading: Reading) -> AsyncIterator[tuple[Header, memoryview]]:
         client = self._client
-        deadline, begun = client.deadline(), False
+        deadline, begun, find = client.deadline(), False, client.reader
         while True:
-            link = self._link or await client.link(deadline)
+            link = self._link or await find(deadline)
             pending: Pending | None = None
             try:
                 pending = link.start(reading.header)
@@ -832,6 +925,10 @@ class AsyncRows:
                     raise Interrupted(
                         stream=self._stream, position=reading.position, problem=lost.problem
                     ) from None
+            except ASK_LEADER:
+                if begun or self._link is not None or find == client.link or not client.reads_elsewhere:
+                    raise
+                find = client.link
             except NoAnswerYet:
                 raise TimedOut(operation=f"read of {self._stream!r}", timeout_s=client.timeout) from None
             finally:
@@ -1052,12 +1149,13 @@ class AsyncFollower:
         await self._client.call(self._call(batch))
 
     async def _run(self) -> AsyncGenerator[Batch, None]:
-        following, anew = self._following, False
+        client, following, anew = self._client, self._following, False
         if following.consumer is not None:
-            await self._client.call(ops.register(following.stream, following.consumer, self._lease))
+            await client.call(ops.register(following.stream, following.consumer, self._lease))
+        at_leader = await self._find_start()
         try:
             while True:
-                link = await self._client.link()
+                link = await (client.link() if at_leader else client.reader())
                 try:
                     pending = link.start(following.begin(anew=anew))
                 except Lost:
@@ -1066,20 +1164,37 @@ class AsyncFollower:
                     async for batch in self._batches(link, pending):
                         yield batch
                     return
+                except (MemberBehind, NotHere):
+                    if at_leader or not client.reads_elsewhere:
+                        raise
+                    at_leader = True
                 except (Lost, PinExpired):
                     # A reader that rests for long loses its snapshot; behind its place the newest one goes on.
-                    anew = False
+                    anew = at_leader = False
                 except StreamReset:
                     if self._on_reset == "raise":
                         raise
                     if following.consumer is not None:
-                        await self._client.call(ops.reset_mark(following.stream, following.consumer, 0))
+                        await client.call(ops.reset_mark(following.stream, following.consumer, 0))
                     yield Batch(None, 0, "", reset=True)
                     anew = True
                 finally:
                     link.drop(pending)
         finally:
             await self._settle()
+
+    async def _find_start(self) -> bool:
+        """Where the consumer's mark is, which only the leader knows. True: the reading must begin there, too."""
+        client, following = self._client, self._following
+        if not client.reads_elsewhere or not following.from_mark:
+            return False
+        if following.sharded:
+            return True
+        for mark in await client.call(ops.marks(following.stream, following.consumer)):
+            if mark.consumer == following.consumer:
+                following.begin_at(mark)
+                return False
+        return True
 
     async def _batches(self, link: Link, pending: Pending) -> AsyncIterator[Batch]:
         following = self._following

@@ -4,8 +4,10 @@ There is no thread of our own. Whoever waits for an answer reads the socket, for
 the others sleep until it has something for them or gives up the place. Whoever sends while another sends leaves
 his bytes in the queue, which the other empties.
 
-A connection that breaks is replaced by the next call that needs one, over the list of addresses. What does no harm
-when done twice is sent again; a write whose answer is lost raises `Unconfirmed`, unless a `Producer` numbered it.
+A connection that breaks is replaced by the next call that needs one, over the list of addresses; of a cluster, the one
+that leads is found (`cluster.py`). What does no harm when done twice is sent again; a write whose answer is lost raises
+`Unconfirmed`, unless a `Producer` numbered it. Reads have a connection of their own when they may go to members that
+do not lead.
 
 Invariant: at most one thread reads the socket, and at most one writes it.
 """
@@ -26,7 +28,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from tidemark.client import operations as ops
 from tidemark.client import protocol
-from tidemark.client.address import Endpoints, Target, members_of, parse_url
+from tidemark.client.address import Address, Endpoints, Target, parse_url
+from tidemark.client.cluster import DIRECT_S_MAX, Cluster, Dialling, ReadFrom, Seen, read_from_of
 from tidemark.client.errors import (
     ClientClosed,
     Interrupted,
@@ -61,6 +64,7 @@ from tidemark.client.values import (
     Lag,
     Mark,
     Marker,
+    MemberInfo,
     PinInfo,
     Receipt,
     Row,
@@ -68,15 +72,17 @@ from tidemark.client.values import (
     StreamInfo,
 )
 from tidemark.client.waiting import (
+    ASK_LEADER,
     CONNECT_S_MAX,
     FINAL,
     SAFE_WAIT_S,
     Lost,
     NoAnswerYet,
+    Pulse,
     left_until,
     sentence_of,
 )
-from tidemark.errors import NotFound, PinExpired, StreamReset, TidemarkError
+from tidemark.errors import MemberBehind, NotFound, NotHere, PinExpired, StreamReset, TidemarkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,10 +115,18 @@ class Pending:
 class Link:
     """One socket and its machine, shared by threads. It is thrown away when it breaks."""
 
-    def __init__(self, sock: socket.socket, machine: protocol.Connection) -> None:
+    def __init__(
+        self, sock: socket.socket, machine: protocol.Connection, address: Address, seen: Seen, *, reads: bool
+    ) -> None:
         sock.setblocking(False)
+        self.address = address
+        self.silent = False
+        """It was given up because it said nothing."""
         self._socket = sock
         self._machine = machine
+        self._seen = seen
+        self._reads = reads
+        self._pulse = Pulse()
         self._changed = threading.Condition()
         self._pending: dict[int, Pending] = {}
         self._out: list[Any] = []
@@ -124,7 +138,7 @@ class Link:
 
     @property
     def history(self) -> str:
-        return str(self._machine.welcome.get("history", ""))
+        return self._machine.history
 
     @property
     def welcome(self) -> dict[str, Any]:
@@ -139,7 +153,9 @@ class Link:
         self._flush(deadline)
         self._until(lambda: self._machine.state is not protocol.State.GREETING, deadline)
         if self.broken is not None:
-            raise self.refused if isinstance(self.refused, FINAL) else Lost(self.broken, sent=False)
+            told = isinstance(self.refused, (*FINAL, NotHere))
+            raise self.refused if told and self.refused is not None else Lost(self.broken, sent=False)
+        self._pulse.watchful = bool(self.welcome.get("epoch"))
 
     def alive(self) -> bool:
         """Whether it still works, as far as can be known without waiting: a goodbye may have come since."""
@@ -157,8 +173,13 @@ class Link:
         with self._changed:
             if self.broken is not None:
                 raise Lost(self.broken, sent=False)
-            pending = Pending(self._machine.request(ops.on_branch(header, self.history), payload))
+            header = ops.on_branch(header, self.history)
+            if self._reads:
+                header = ops.after_seen(header, self._seen)
+            pending = Pending(self._machine.request(header, payload))
             self._pending[pending.number] = pending
+            if self._pulse.wants_refresh():
+                self._machine.refresh()
         self._flush(deadline)
         return pending
 
@@ -237,9 +258,13 @@ class Link:
             data: bytes | None = None
             problem = "the broker closed the connection"
             try:
-                data = self._attempt(lambda: self._socket.recv(READ_BYTES), select.POLLIN, deadline)
+                until = self._pulse.until(deadline)
+                data = self._attempt(lambda: self._socket.recv(READ_BYTES), select.POLLIN, until)
             except OSError as error:
                 problem, data = sentence_of(error), b""
+            except NoAnswerYet:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
             finally:
                 # Also when a signal ended the wait: the place must not stay taken.
                 with changed:
@@ -247,16 +272,33 @@ class Link:
                     if data is not None:
                         self._take(data, problem)
                     changed.notify_all()
+            if data is None:
+                self._check_pulse()
             self._flush(time.monotonic() + FLUSH_S)
 
+    def _check_pulse(self) -> None:
+        """Nothing came for a while: see whether the broker is still there."""
+        try:
+            with self._changed:
+                if self._pulse.quiet():
+                    self._machine.ping()
+                    if self._pulse.wants_refresh():
+                        self._machine.refresh()
+        except Lost as silence:
+            self.silent = True
+            self._fail(silence.problem)
+
     def _take(self, data: bytes, problem: str) -> None:
+        self._pulse.heard()
         events = self._machine.receive(data) if data else self._machine.lost(problem)
         for event in events:
             match event:
                 case protocol.Arrived(number, header, payload):
+                    self._seen.note(header, self.history)
                     if (pending := self._pending.get(number)) is not None:
                         pending.frames.append((header, payload))
                 case protocol.Answered(number, header, payload):
+                    self._seen.note(header, self.history)
                     if (pending := self._pending.pop(number, None)) is not None:
                         pending.answer = header, payload
                 case protocol.Refused(number, error):
@@ -368,8 +410,19 @@ class Performed(NamedTuple, Generic[T]):
     link: Link
 
 
+class Route:
+    """One of the connections of a client, and how to get another one when it breaks."""
+
+    def __init__(self, target: Target, *, reads: bool) -> None:
+        self.reads = reads
+        """To whatever member serves readers; else to the one that leads."""
+        self.endpoints = Endpoints(target.addresses)
+        self.connecting = threading.Lock()
+        self.current: Link | None = None
+
+
 class Client:
-    """A client of one broker, or of one of several; made by `connect`."""
+    """A client of one broker or of a cluster; made by `connect`."""
 
     def __init__(
         self,
@@ -378,15 +431,17 @@ class Client:
         timeout: float = 30.0,
         tls: ssl.SSLContext | None = None,
         name: str = "tidemark-python",
+        read_from: ReadFrom = "leader",
     ) -> None:
         self._target = target
         self._timeout = timeout
         self._tls = tls if tls is not None or not target.tls else ssl.create_default_context()
         self._name = name
-        self._endpoints = Endpoints(target.addresses)
-        self._connecting = threading.Lock()
         self._closing = threading.Event()
-        self._current: Link | None = None
+        self._cluster = Cluster(read_from_of(read_from))
+        self._seen = Seen()
+        self._writes = Route(target, reads=False)
+        self._reads = self._writes if read_from == "leader" else Route(target, reads=True)
 
     def __enter__(self) -> Self:
         return self
@@ -399,13 +454,23 @@ class Client:
     def close(self) -> None:
         """Say goodbye. Calls that wait in other threads end with `ClientClosed`."""
         self._closing.set()
-        if (link := self._current) is not None:
-            link.close()
+        for route in (self._writes, self._reads):
+            if (link := route.current) is not None:
+                link.close()
 
     @property
     def node(self) -> str:
-        """The name of the broker that this client is connected to."""
+        """The name of the broker that this client writes to."""
         return str(self.link().welcome.get("node", ""))
+
+    @property
+    def reading_from(self) -> str:
+        """The name of the broker that this client reads from."""
+        return str(self.reader().welcome.get("node", ""))
+
+    def members(self) -> list[MemberInfo]:
+        """Who is in the cluster, and what each is for; a broker that stands alone is its only member."""
+        return self.call(ops.members())
 
     # Streams ------------------------------------------------------------------------------------
 
@@ -517,8 +582,9 @@ class Client:
         """The same; also says over which connection it went in the end, and how often it was sent."""
         seconds = self._timeout if timeout is None else timeout
         deadline, attempts = time.monotonic() + seconds, 0
+        route = self._reads if call.reads else self._writes
         while True:
-            link = self._link(deadline)
+            link = self._link(route, deadline)
             pending: Pending | None = None
             try:
                 pending = link.start(call.header, call.payload, deadline)
@@ -533,8 +599,12 @@ class Client:
             except Lost as lost:
                 if lost.sent and not call.repeatable:
                     raise Unconfirmed(operation=call.name, problem=lost.problem) from None
-            except (NotFound, PinExpired):
-                if not call.takes_away or attempts == 1:
+            except ASK_LEADER as refusal:
+                if route.reads:
+                    route = self._writes
+                    continue
+                gone = isinstance(refusal, (NotFound, PinExpired)) and call.takes_away and attempts > 1
+                if not gone:
                     raise
                 return Performed(call.answer({}, memoryview(b"")), attempts, link)
             finally:
@@ -542,8 +612,17 @@ class Client:
                     link.drop(pending, close=False)
 
     def link(self, deadline: float | None = None) -> Link:
-        """A connection that works, as far as we know."""
-        return self._link(self.deadline() if deadline is None else deadline)
+        """A connection for writes that works, as far as we know."""
+        return self._link(self._writes, self.deadline() if deadline is None else deadline)
+
+    def reader(self, deadline: float | None = None) -> Link:
+        """A connection for reads that works, as far as we know: of a cluster, to where `read_from` says."""
+        return self._link(self._reads, self.deadline() if deadline is None else deadline)
+
+    @property
+    def reads_elsewhere(self) -> bool:
+        """Reads may go to members that do not lead."""
+        return self._reads.reads
 
     def deadline(self) -> float:
         """When a call that begins now has taken too long."""
@@ -553,62 +632,81 @@ class Client:
     def timeout(self) -> float:
         return self._timeout
 
-    def _link(self, deadline: float) -> Link:
-        link = self._current
+    def _link(self, route: Route, deadline: float) -> Link:
+        link = route.current
         if link is not None and not self._closing.is_set() and link.alive():
             return link
-        if not self._connecting.acquire(timeout=left_until(deadline) or 0):
-            raise NotConnected(addresses=self._endpoints.names, problem="another thread is still trying")
+        if not route.connecting.acquire(timeout=left_until(deadline) or 0):
+            raise NotConnected(addresses=route.endpoints.names, problem="another thread is still trying")
         try:
             if self._closing.is_set():
                 raise ClientClosed
-            link = self._current
+            link = route.current
             if link is None or link.broken is not None:
-                link = self._current = self._connect(deadline)
+                link = route.current = self._connect(route, deadline)
             if self._closing.is_set():
                 link.close()
                 raise ClientClosed
             return link
         finally:
-            self._connecting.release()
+            route.connecting.release()
 
-    def _connect(self, deadline: float) -> Link:
-        problem = "no time to try"
+    def _connect(self, route: Route, deadline: float) -> Link:
+        began, avoid, spare = time.monotonic(), None, None
+        if (lost := route.current) is not None:
+            self._cluster.learn(lost.welcome)
+            avoid = lost.address if lost.silent else None
+        dialling = Dialling(self._cluster, route.endpoints, reads=route.reads, avoid=avoid)
         while True:
-            address, wait = self._endpoints.next()
+            if spare is not None and not dialling.has_better:
+                return spare
+            address, wait = dialling.next()
             left = deadline - time.monotonic()
             if left <= 0 or wait > left:
-                raise NotConnected(addresses=self._endpoints.names, problem=problem)
+                if spare is not None:
+                    return spare
+                raise dialling.not_connected(time.monotonic() - began)
             if wait and self._closing.wait(wait):
                 raise ClientClosed
-            limit = min(left, CONNECT_S_MAX)
+            limit = min(left, CONNECT_S_MAX if spare is None else DIRECT_S_MAX)
             try:
-                sock = socket.create_connection((address.host, address.port), limit)
-            except OSError as error:
-                problem = sentence_of(error)
-                continue
-            try:
-                link = self._greet(sock, address.host, time.monotonic() + limit)
+                link = self._dial(address, limit, reads=route.reads)
             except (OSError, Lost, NoAnswerYet) as error:
-                sock.close()
-                problem = (
-                    sentence_of(error) if isinstance(error, OSError) else str(error) or "it does not answer"
-                )
+                words = sentence_of(error) if isinstance(error, OSError) else str(error)
+                dialling.failed(address, words or "it does not answer")
                 continue
-            except BaseException:
-                sock.close()
-                raise
-            self._endpoints.connected(members_of(link.welcome))
-            return link
+            except NotHere as elsewhere:
+                dialling.redirected(address, elsewhere)
+                continue
+            except FINAL as refusal:
+                if not route.reads and spare is None:
+                    raise
+                # A member that only reads may not know the user yet, who was let in elsewhere.
+                dialling.failed(address, str(refusal))
+                continue
+            if spare is not None:
+                spare.close()
+            if dialling.greeted(address, link.welcome):
+                return link
+            spare = link
 
-    def _greet(self, sock: socket.socket, host: str, deadline: float) -> Link:
+    def _dial(self, address: Address, limit: float, *, reads: bool) -> Link:
+        """Raises OSError, Lost, NoAnswerYet, or what the broker refuses us with."""
+        sock = socket.create_connection((address.host, address.port), limit)
+        try:
+            return self._greet(sock, address, time.monotonic() + limit, reads=reads)
+        except BaseException:
+            sock.close()
+            raise
+
+    def _greet(self, sock: socket.socket, address: Address, deadline: float, *, reads: bool) -> Link:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._tls is not None:
-            sock = self._tls.wrap_socket(sock, server_hostname=host)
+            sock = self._tls.wrap_socket(sock, server_hostname=address.host)
         target = self._target
-        machine = protocol.Connection(target.user, target.password, target.vhost, self._name)
-        link = Link(sock, machine)
+        machine = protocol.Connection(target.user, target.password, target.vhost, self._name, reads=reads)
+        link = Link(sock, machine, address, self._seen, reads=reads)
         try:
             link.open(deadline)
         except BaseException:
@@ -623,21 +721,26 @@ def connect(
     timeout: float = 30.0,
     tls: ssl.SSLContext | None = None,
     name: str = "tidemark-python",
+    read_from: ReadFrom = "leader",
 ) -> Client:
     """A client that is logged in.
 
     Args:
         url: `tidemark://user:password@host:port,host:port/vhost`; `tidemarks://` is TLS. Several addresses are
-            tried in turn, now and whenever the connection breaks.
+            tried in turn, now and whenever the connection breaks. Of a cluster one that answers is enough: it names
+            the others.
         timeout: how many seconds a call may take in all, reconnecting included.
         tls: how to check the broker's certificate; by default as any https client does.
         name: what the broker's list of connections shows.
+        read_from: which member of a cluster reads go to: the `leader`; a `tail` (of a chain its last member, else a
+            backup); or `any`. Where there is none of that kind they go to one that there is. What was once seen is
+            seen there, too.
 
     Raises:
         NotConnected: nobody answers.
         LoginRefused: wrong user or password.
     """
-    client = Client(parse_url(url), timeout=timeout, tls=tls, name=name)
+    client = Client(parse_url(url), timeout=timeout, tls=tls, name=name, read_from=read_from)
     client.link()
     return client
 
@@ -978,9 +1081,9 @@ class Rows:
 
     def _pass(self, reading: Reading) -> Iterator[tuple[Header, memoryview]]:
         client = self._client
-        deadline, begun = client.deadline(), False
+        deadline, begun, find = client.deadline(), False, client.reader
         while True:
-            link = self._link or client.link(deadline)
+            link = self._link or find(deadline)
             pending: Pending | None = None
             try:
                 pending = link.start(reading.header)
@@ -997,6 +1100,10 @@ class Rows:
                     raise Interrupted(
                         stream=self._stream, position=reading.position, problem=lost.problem
                     ) from None
+            except ASK_LEADER:
+                if begun or self._link is not None or find == client.link or not client.reads_elsewhere:
+                    raise
+                find = client.link
             except NoAnswerYet:
                 raise TimedOut(operation=f"read of {self._stream!r}", timeout_s=client.timeout) from None
             finally:
@@ -1200,12 +1307,13 @@ class Follower:
         self._moving: tuple[Link, Pending, Batch] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        following, anew = self._following, False
+        client, following, anew = self._client, self._following, False
         if following.consumer is not None:
-            self._client.call(ops.register(following.stream, following.consumer, self._lease))
+            client.call(ops.register(following.stream, following.consumer, self._lease))
+        at_leader = self._find_start()
         try:
             while True:
-                link = self._client.link()
+                link = client.link() if at_leader else client.reader()
                 try:
                     pending = link.start(following.begin(anew=anew))
                 except Lost:
@@ -1213,20 +1321,37 @@ class Follower:
                 try:
                     yield from self._batches(link, pending)
                     return
+                except (MemberBehind, NotHere):
+                    if at_leader or not client.reads_elsewhere:
+                        raise
+                    at_leader = True
                 except (Lost, PinExpired):
                     # A reader that rests for long loses its snapshot; behind its place the newest one goes on.
-                    anew = False
+                    anew = at_leader = False
                 except StreamReset:
                     if self._on_reset == "raise":
                         raise
                     if following.consumer is not None:
-                        self._client.call(ops.reset_mark(following.stream, following.consumer, 0))
+                        client.call(ops.reset_mark(following.stream, following.consumer, 0))
                     yield Batch(None, 0, "", reset=True)
                     anew = True
                 finally:
                     link.drop(pending)
         finally:
             self._settle()
+
+    def _find_start(self) -> bool:
+        """Where the consumer's mark is, which only the leader knows. True: the reading must begin there, too."""
+        client, following = self._client, self._following
+        if not client.reads_elsewhere or not following.from_mark:
+            return False
+        if following.sharded:
+            return True
+        for mark in client.call(ops.marks(following.stream, following.consumer)):
+            if mark.consumer == following.consumer:
+                following.begin_at(mark)
+                return False
+        return True
 
     def commit(self, batch: Batch) -> None:
         """Move the consumer's mark to the end of a batch; when this returns it is on the disk."""

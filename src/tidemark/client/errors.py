@@ -34,10 +34,14 @@ class NotConnected(ClientError):
 
     addresses: tuple[str, ...]
     problem: str
+    """What came of it, address by address if they differ."""
+    seconds: float | None = None
+    """For how long it was tried."""
 
     def __str__(self) -> str:
+        tried = "" if self.seconds is None or self.seconds < 1 else f" within {self.seconds:g} s"
         return (
-            f"no broker answers at {', '.join(self.addresses)} ({self.problem}); "
+            f"no broker answers at {', '.join(self.addresses)} ({self.problem}){tried}; "
             "is it running, and is that its AMQP address?"
         )
 

@@ -23,6 +23,7 @@ from tidemark.client.values import (
     Lag,
     Mark,
     Marker,
+    MemberInfo,
     PinInfo,
     Receipt,
     Row,
@@ -46,6 +47,8 @@ class Call(Generic[T]):
     repeatable: bool = True
     takes_away: bool = False
     """When it was sent again and there is nothing to take away, the first time did."""
+    reads: bool = False
+    """A member that does not lead can do it, too."""
 
     @property
     def name(self) -> str:
@@ -76,6 +79,16 @@ def on_branch(header: Header, history: str) -> Header:
         if isinstance(place, dict) and "history" in place and place["history"] is None:
             found[name] = {**place, "history": history}
     return found
+
+
+class Seeing(Protocol):
+    def header(self) -> Header | None: ...
+
+
+def after_seen(header: Header, seen: Seeing) -> Header:
+    """A header that says what the client has seen. What shows a moment that is past needs not wait for that."""
+    told = None if "snapshot" in header or header["op"] in ("close", "members") else seen.header()
+    return header if told is None else {**header, "seen": told}
 
 
 def _nothing(_header: Header, _payload: memoryview) -> None:
@@ -117,11 +130,13 @@ def delete_stream(stream: str) -> Call[None]:
 
 
 def info(stream: str) -> Call[StreamInfo]:
-    return Call({"op": "info", "stream": stream}, _info)
+    return Call({"op": "info", "stream": stream}, _info, reads=True)
 
 
 def list_streams() -> Call[list[StreamInfo]]:
-    return Call({"op": "list"}, lambda header, _: [_stream_info(one) for one in header["streams"]])
+    return Call(
+        {"op": "list"}, lambda header, _: [_stream_info(one) for one in header["streams"]], reads=True
+    )
 
 
 def _info(header: Header, _payload: memoryview) -> StreamInfo:
@@ -142,6 +157,18 @@ def _stream_info(facts: Header) -> StreamInfo:
     )
 
 
+def members() -> Call[list[MemberInfo]]:
+    return Call({"op": "members"}, _members, reads=True)
+
+
+def _members(header: Header, _payload: memoryview) -> list[MemberInfo]:
+    leader = header.get("leader")
+    return [
+        MemberInfo(one["name"], one["state"], one["role"], one.get("address") or "", one["name"] == leader)
+        for one in header["members"]
+    ]
+
+
 def truncate(stream: str, upto: int | Header | None) -> Call[int]:
     return Call({"op": "truncate", "stream": stream, "upto": upto}, lambda header, _: int(header["ended"]))
 
@@ -158,7 +185,7 @@ def heads(
         header["after"] = dict(after)
     if wait:
         header["wait_ms"] = _ms(wait)
-    return Call(header, _heads)
+    return Call(header, _heads, reads=True)
 
 
 def _heads(header: Header, _payload: memoryview) -> dict[str, Head]:
@@ -411,7 +438,7 @@ def forget_producer(name: str) -> Call[None]:
 def safe(receipt: Receipt, replicas: int, disks: int, wait: float) -> Call[Safety]:
     header: Header = {"op": "safe", "history": receipt.history, "sequence": receipt.sequence}
     header |= {"replicas": replicas, "disks": disks, "wait_ms": _ms(wait)}
-    return Call(header, lambda header, _: header["safe"])
+    return Call(header, lambda header, _: header["safe"], reads=True)
 
 
 # Reading ----------------------------------------------------------------------------------------
@@ -434,7 +461,7 @@ class View:
 
 
 def get(stream: str, key: Bytes) -> Call[Row | None]:
-    return Call({"op": "get", "stream": stream}, _row, [octets(key)])
+    return Call({"op": "get", "stream": stream}, _row, [octets(key)], reads=True)
 
 
 def _row(header: Header, payload: memoryview) -> Row | None:
@@ -462,7 +489,7 @@ def snapshot(
         header["pin"] = pin
     if lease is not None:
         header["lease_ms"] = _ms(lease)
-    return Call(header, _view)
+    return Call(header, _view, reads=pin is None)
 
 
 def _view(header: Header, _payload: memoryview) -> View:
@@ -505,7 +532,7 @@ def cut(
     )
     header |= {"after": after, "until": until, "shards": None if shards is None else list(shards)}
     header |= {"rows": rows, "bytes": bytes, "parts": parts, "limit": limit}
-    return Call(header, _cuts)
+    return Call(header, _cuts, reads=True)
 
 
 def _cuts(header: Header, payload: memoryview) -> list[Cut]:
@@ -518,7 +545,7 @@ def lag(stream: str, after: int | Header | None, shards: Sequence[int] | None) -
     header: Header = {"op": "lag", "stream": stream, "after": after}
     if shards is not None:
         header["shards"] = list(shards)
-    return Call(header, lambda header, _: Lag(header["rows"], header["bytes"]))
+    return Call(header, lambda header, _: Lag(header["rows"], header["bytes"]), reads=True)
 
 
 def pins(stream: str) -> Call[list[PinInfo]]:
@@ -536,6 +563,7 @@ def pins(stream: str) -> Call[list[PinInfo]]:
             )
             for one in header["pins"]
         ],
+        reads=True,
     )
 
 
@@ -551,7 +579,7 @@ def pinned(stream: str, pin: str) -> Call[View]:
                 )  # fmt: skip
         raise NotFound(reason=f"stream {stream!r} has no pin {pin!r}; make it with pin()")
 
-    return Call({"op": "pins", "stream": stream}, parse)
+    return Call({"op": "pins", "stream": stream}, parse, reads=True)
 
 
 def release(stream: str, pin: str) -> Call[None]:

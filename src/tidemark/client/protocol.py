@@ -25,7 +25,15 @@ from typing import Any
 from tidemark import __version__
 from tidemark.client import errors
 from tidemark.errors import FrameError, RemoteProtocolError, TidemarkError
-from tidemark.wire.stream.frames import PREAMBLE, Buffer, Frame, FrameReader, Kind, encode_frame
+from tidemark.wire.stream.frames import (
+    PREAMBLE,
+    READER_PREAMBLE,
+    Buffer,
+    Frame,
+    FrameReader,
+    Kind,
+    encode_frame,
+)
 
 FRAME_BYTES_MAX = 64 << 20
 """The most that is sent at once, unless the broker takes less."""
@@ -85,9 +93,15 @@ Event = Opened | Arrived | Answered | Refused | Ended
 class Connection:
     """The client's side of one connection; thrown away when it has ended."""
 
-    def __init__(self, user: str, password: str, vhost: str, name: str = "tidemark-python") -> None:
+    def __init__(
+        self, user: str, password: str, vhost: str, name: str = "tidemark-python", *, reads: bool = False
+    ) -> None:
+        """`reads`: any member of a cluster may serve it that can."""
         self.state = State.GREETING
         self.welcome: dict[str, Any] = {}
+        """What the hello was answered; of the cluster, what was heard last (`refresh`)."""
+        self.history = ""
+        """In which the broker writes, as far as we have heard."""
         self.frame_bytes_max = FRAME_BYTES_MAX
         self._frames = FrameReader(ANSWER_BYTES_MAX)
         self._numbers = 0
@@ -95,7 +109,8 @@ class Connection:
         self._dropped: set[int] = set()
         self._abandoned: deque[int | str] = deque()
         """Snapshots that nobody reads any more."""
-        self._out: list[Buffer] = [PREAMBLE]
+        self._refreshing: set[int] = set()
+        self._out: list[Buffer] = [READER_PREAMBLE if reads else PREAMBLE]
         self._hello = self.request(
             {
                 "op": "hello",
@@ -161,6 +176,18 @@ class Connection:
             header = {"op": "close", "snapshot": self._abandoned.popleft()}
             self._out += encode_frame(Kind.REQUEST, closing, header)
 
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        if self.state is State.OPEN:
+            self._out += encode_frame(Kind.PING, 0, {})
+
+    def refresh(self) -> None:
+        """Ask who is in the cluster now; `welcome` has it when the answer comes."""
+        if self.state is State.OPEN and not self._refreshing:
+            number = self._number()
+            self._refreshing.add(number)
+            self._out += encode_frame(Kind.REQUEST, number, {"op": "members"})
+
     def goodbye(self) -> None:
         self._out += encode_frame(Kind.GOODBYE, 0, {})
 
@@ -204,14 +231,22 @@ class Connection:
             case Kind.ANSWER if number == self._hello and self.state is State.GREETING:
                 self._open.discard(number)
                 self.state, self.welcome = State.OPEN, frame.header
+                self.history = str(frame.header.get("history", ""))
                 self.frame_bytes_max = min(FRAME_BYTES_MAX, frame.header.get("frame_max", FRAME_BYTES_MAX))
                 yield Opened(frame.header)
+            case Kind.ANSWER | Kind.ERROR if number in self._refreshing:
+                self._refreshing.discard(number)
+                if frame.kind is Kind.ANSWER:
+                    self.welcome = {**self.welcome, **frame.header}
+                    self.history = str(frame.header.get("history", self.history))
             case Kind.ANSWER | Kind.ERROR | Kind.DATA if number in self._dropped:
                 if frame.last:
                     self._dropped.discard(number)
                     if "snapshot" in frame.header:
                         self.abandon(frame.header["snapshot"])
             case Kind.DATA if number in self._open:
+                if "position" in frame.header:
+                    self.history = str(frame.header.get("history", self.history))
                 yield Arrived(number, frame.header, frame.payload)
             case Kind.ANSWER if number in self._open and not frame.last:
                 pass  # the broker has taken a subscription; its rows follow
@@ -233,7 +268,8 @@ class Connection:
 
     def _number(self) -> int:
         self._numbers = self._numbers % 0xFFFFFFFF + 1
-        while self._numbers in self._open or self._numbers in self._dropped:
+        taken = (self._open, self._dropped, self._refreshing)
+        while any(self._numbers in numbers for numbers in taken):
             self._numbers = self._numbers % 0xFFFFFFFF + 1
         return self._numbers
 

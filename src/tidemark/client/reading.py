@@ -267,6 +267,19 @@ class Following:
         header: Header = {"op": "follow", "stream": self.stream, "from": origin, "encoding": "rows"}
         return {**header, **self._fields, "credit": self.credit.size}
 
+    @property
+    def from_mark(self) -> bool:
+        """It is to begin at the consumer's mark, which the member that leads knows."""
+        return self._position is None and isinstance(self._start, dict) and "mark" in self._start
+
+    def begin_at(self, mark: Mark) -> None:
+        """That is where the mark is."""
+        self._start = {"history": mark.history or None, "sequence": mark.sequence}
+
+    @property
+    def sharded(self) -> bool:
+        return self._shards is not None
+
     def arrived(self, header: Header, payload: memoryview, history: str) -> Batch | None:
         """What a frame brought; `history` is the one of the connection. None: only where the stream begins.
 
@@ -286,6 +299,7 @@ class Following:
         batch = decode_rows(header, payload, values_needed=False)
         self._tally.add(batch)
         position = header["position"]
+        history = header.get("history", history)
         self._position = history, position
         return Batch(batch, position, history, size=size)
 

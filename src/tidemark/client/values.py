@@ -125,6 +125,20 @@ class Head(NamedTuple):
     """Deletes up to here are no longer told: who has read something, but less than this, may keep deleted keys."""
 
 
+class MemberInfo(NamedTuple):
+    """One member of a cluster."""
+
+    name: str
+    state: str
+    """`active`, `ready`, `catch-up` …; `away`: it is not there; `alone`: there is no cluster."""
+    role: str
+    """`leader` or `backup`; in a chain `head`, `middle` or `tail`; `joining` while it is not ready."""
+    address: str
+    """Where clients reach it; empty if that is not known."""
+    leads: bool
+    """Writes go there."""
+
+
 class Cut(NamedTuple):
     """A piece of a snapshot: what lies behind the piece before it, up to `until`."""
 

@@ -9,13 +9,30 @@ from __future__ import annotations
 import time
 
 from tidemark.client.errors import ServerError
-from tidemark.errors import AccessRefused, LoginRefused, NotAllowed, NotFound
+from tidemark.errors import (
+    AccessRefused,
+    LoginRefused,
+    MemberBehind,
+    NotAllowed,
+    NotFound,
+    NotHere,
+    PinExpired,
+)
 
 CONNECT_S_MAX = 5.0
+PING_S = 1.0
+"""Of a cluster: a broker that says nothing for so long while somebody waits for it is asked for a sign of life."""
+SILENT_S_MAX = 3.0
+"""If none comes for so long it is given up, and another member is asked."""
+REFRESH_S = 10.0
+"""How old the list of members may be when something is sent."""
 SAFE_WAIT_S = 20.0
 """What we ask the broker to wait at most; it is asked again."""
 FINAL = (LoginRefused, NotAllowed, AccessRefused, NotFound, ServerError)
 """Refusals of a hello that another try would not change."""
+
+ASK_LEADER = (MemberBehind, NotHere, NotFound, PinExpired)
+"""What a member that only reads may answer because it does not have everything yet: the one that leads knows."""
 
 
 class Lost(Exception):
@@ -38,3 +55,41 @@ def left_until(deadline: float | None) -> float | None:
 
 def sentence_of(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
+
+
+class Pulse:
+    """When a broker was last asked for a sign of life, and for the list of members."""
+
+    def __init__(self) -> None:
+        self.watchful = False
+        """There are others that can be asked instead."""
+        self._pinged_s: float | None = None
+        self._refreshed_s = time.monotonic()
+
+    def heard(self) -> None:
+        self._pinged_s = None
+
+    def until(self, deadline: float | None) -> float | None:
+        """When a wait must look at the time again."""
+        if not self.watchful:
+            return deadline
+        soon = time.monotonic() + PING_S
+        return soon if deadline is None else min(deadline, soon)
+
+    def quiet(self) -> bool:
+        """Nothing came for a while. True: it is time to ask for a sign of life. Raises Lost: none came."""
+        now = time.monotonic()
+        if self._pinged_s is None:
+            self._pinged_s = now
+            return True
+        if now - self._pinged_s >= SILENT_S_MAX:
+            raise Lost(f"the broker has said nothing for {PING_S + SILENT_S_MAX:g} s", sent=True)
+        return False
+
+    def wants_refresh(self) -> bool:
+        """The list of members is old. It counts as asked for."""
+        now = time.monotonic()
+        if not self.watchful or now - self._refreshed_s < REFRESH_S:
+            return False
+        self._refreshed_s = now
+        return True

@@ -1,8 +1,9 @@
 """The front end of a connection that has not said yet what it speaks.
 
-The first bytes decide: what begins like the preamble of the stream protocol becomes a `StreamConnection`,
-anything else an `Amqp091`, which has its own answer to bytes that are not AMQP. The new front end takes this
-one's place at the node and in the shell (`Services.become`), so nothing stands between a read and its protocol
+The first bytes decide: what begins like a preamble of the stream protocol becomes a `StreamConnection`, anything else
+an `Amqp091`, which has its own answer to bytes that are not AMQP. Which of the two preambles it is makes no
+difference here: it is for those who decide where a connection belongs (`runtime/relay.py`). The new front end takes
+this one's place at the node and in the shell (`Services.become`), so nothing stands between a read and its protocol
 afterwards.
 
 Invariant: it never has anything to send, except our version to a peer that speaks another one of ours.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from tidemark.frontend.amqp091.connection import Amqp091
 from tidemark.frontend.services import ConnectionStatistics, FrontEnd, PeerInfo, Services, Verdict
 from tidemark.frontend.stream.connection import StreamConnection
-from tidemark.wire.stream.frames import MAGIC, PREAMBLE
+from tidemark.wire.stream.frames import MAGIC, PREAMBLE, READER_PREAMBLE
 
 
 class Opening:
@@ -33,7 +34,7 @@ class Opening:
             return self._become(Amqp091(self._services, self.peer), data)
         if len(start) < len(PREAMBLE):
             return 0
-        if start != PREAMBLE:
+        if start not in (PREAMBLE, READER_PREAMBLE):
             self._out.append(PREAMBLE)
             self._services.touched(self)
             self._end("another version of the stream protocol")

@@ -9,6 +9,7 @@ Invariant: `Services` never calls the front end from inside one of these methods
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -88,6 +89,36 @@ class ConnectionStatistics:
     channels: tuple[ChannelStatistics, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One member of the cluster, as clients see it."""
+
+    name: str
+    state: str
+    """What it is: "active", "ready" …, or "away" when it is not there."""
+    role: str
+    """What it is for: "leader", "backup"; in a chain "head", "middle", "tail"; "joining" while it is not ready."""
+    amqp: str = ""
+    """Where clients reach it, HOST:PORT; empty if not known."""
+    amqps: str = ""
+    """The same, over TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Who is in the cluster and what each is for. A node that stands alone has no members and epoch 0."""
+
+    mode: str = "alone"
+    epoch: int = 0
+    leader: str = ""
+    """Empty while nobody leads."""
+    members: tuple[MemberInfo, ...] = ()
+    """The leader first, then in the order of the chain; last those that are not ready."""
+
+
+ALONE = Topology()
+
+
 class FrontEnd(Protocol):
     """What the node and the shell call, whatever protocol the peer speaks."""
 
@@ -157,6 +188,10 @@ class Services(Protocol):
     @property
     def now_ms(self) -> int:
         """Wall-clock milliseconds of this turn."""
+
+    @property
+    def topology(self) -> Callable[[], Topology]:
+        """The cluster, as it is now."""
 
     def journal_durable(self) -> int:
         """Every record of the journal up to this sequence is on the disk."""

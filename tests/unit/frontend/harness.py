@@ -18,7 +18,7 @@ from tidemark.broker.broker import Broker
 from tidemark.broker.config import BrokerConfig
 from tidemark.frontend.amqp091.config import Amqp091Config
 from tidemark.frontend.amqp091.connection import Amqp091
-from tidemark.frontend.services import FrontEnd, Login, PeerInfo, Verdict
+from tidemark.frontend.services import ALONE, FrontEnd, Login, PeerInfo, Verdict
 from tidemark.model.arena import JOURNAL, MEMORY, Arena, Writer
 from tidemark.wire.amqp091 import methods
 from tidemark.wire.amqp091.content import Amqp091Content
@@ -84,6 +84,8 @@ class CountingCatalog:
 
 class World:
     """Fits `Services`."""
+
+    topology = staticmethod(lambda: ALONE)
 
     def __init__(self, *, syncing: bool = True, **settings: Any) -> None:
         self.config = Amqp091Config(**settings)

@@ -25,6 +25,9 @@ class StreamConfig:
     handshake_s_max: int = setting(10, "Longest a client may take from connecting to its login.")
     close_s_max: int = setting(10, "Longest a goodbye may wait for what is on its way to the disk.")
     wait_s_max: int = setting(60, "Longest that a request may ask to wait for news.")
+    behind_s_max: int = setting(
+        5, "Longest that a reader waits at a member that has not got yet what the reader has seen elsewhere."
+    )
     blocked_s_max: int = setting(
         30, "Longest that a put waits while publishers must wait; then it is refused."
     )
@@ -60,6 +63,7 @@ class StreamConfig:
             "handshake_s_max",
             "close_s_max",
             "wait_s_max",
+            "behind_s_max",
             "blocked_s_max",
             "output_bytes_max",
             "kept_bytes_max",

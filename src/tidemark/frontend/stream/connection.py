@@ -40,6 +40,7 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.frontend.services import ConnectionStatistics, Login, PeerInfo, Services, Verdict
+from tidemark.frontend.stream import following
 from tidemark.frontend.stream.fields import Fields, check_text
 from tidemark.frontend.stream.requests import WRITES, Requests
 from tidemark.frontend.stream.work import Work
@@ -263,13 +264,15 @@ class StreamConnection:
         self._reader.frame_bytes_max = self.config.frame_bytes_max
         self._blocked = self.services.broker.blocked
         self.state = State.OPEN
+        cluster = self.members()
         self._send(
             Kind.ANSWER,
             self._hello,
             {
                 "node": self.services.name,
                 "version": __version__,
-                "cluster": [_address(self.peer)],
+                "cluster": [one["address"] for one in cluster["members"] if one["address"]],
+                **cluster,
                 "history": self.services.broker.streams.history.hex(),
                 "frame_max": self.config.frame_bytes_max,
                 "heartbeat_s": self.config.heartbeat_s,
@@ -304,9 +307,12 @@ class StreamConnection:
         if self._open.get(request) is not None:
             self._over(request)
             self._open[request] = None
-        if journal > self.services.journal_durable():
+        if journal or catalog:
+            logs = {"journal": journal, "catalog": catalog}
+            header = {**header, **{log: seq for log, seq in logs.items() if seq}}
+        if journal and journal > self.services.journal_durable():
             self._journal_waits.append((journal, request, header))
-        elif catalog > self.services.catalog_durable():
+        elif catalog and catalog > self.services.catalog_durable():
             self._catalog_waits.append((catalog, request, header))
         else:
             self.answer(request, header)
@@ -335,6 +341,9 @@ class StreamConnection:
         if self._open.get(request) is None:
             raise CommandInvalid(reason=f"request {request} is not open, or cannot be closed")
         self.answer(request, {"closed": True})
+
+    def members(self) -> dict[str, Any]:
+        return following.told(self.services.topology(), self.services, self.peer.tls, _address(self.peer))
 
     def works(self) -> list[Work]:
         return [work for work in self._open.values() if work is not None]

@@ -108,11 +108,13 @@ class Feed(Work):
         """One batch or marker. True: there is more."""
         raise NotImplementedError
 
-    def send(self, taken: Taken, position: int) -> None:
+    def send(self, taken: Taken, position: int, history: bytes | None = None) -> None:
         batch = gather(self.stream, taken, self._shape.columns | FLAGS)
         self.tally.add(self.stream, taken, batch)
         header, payload = self._shape.encoder.encode(batch)
         header["position"] = position
+        if history is not None:
+            header["history"] = history.hex()
         self.link.data(self.request, header, payload)
         if self._credit is not None:
             self._credit -= sum(len(part) for part in payload)
@@ -216,7 +218,8 @@ class Follow(Feed):
             marker = self.tally.marker(found.history, found.from_, found.to)
             self.link.data(self.request, {"marker": marker}, ())
         else:
-            self.send(found, self._reader.after)
+            # Somebody else may have begun to lead since the reader came, though its connection is the same.
+            self.send(found, self._reader.after, self._reader.history)
         return True
 
     def close(self) -> None:

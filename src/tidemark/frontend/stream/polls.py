@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.broker.streams.stream import Stream
+from tidemark.broker.streams.streams import Streams
 from tidemark.frontend.stream.work import Link, Work
 
 
@@ -70,9 +71,13 @@ class Safe(Poll):
 
     awaits_disk = True
 
-    def __init__(self, link: Link, request: int, wait_ms: int, ask: Callable[[], str]) -> None:
+    def __init__(
+        self, link: Link, request: int, wait_ms: int, streams: Streams, ask: Callable[[], str]
+    ) -> None:
         super().__init__(link, request, wait_ms)
+        self._streams = streams
         self._ask = ask
+        streams.awaiting[self] = None
 
     def durable(self) -> None:
         self.link.wake(self)
@@ -81,3 +86,6 @@ class Safe(Poll):
         answer = self._ask()
         if over or answer != "not yet":
             self.link.answer(self.request, {"safe": answer})
+
+    def close(self) -> None:
+        self._streams.awaiting.pop(self, None)

@@ -1,7 +1,8 @@
 """What can be asked of a connection that is open: one method for each operation of the protocol.
 
 `OPERATIONS` names them. Each reads the fields of the request's header, calls the broker's `StreamSession`, and
-answers, or leaves the answer to the disk, or begins a `Work`. Nothing has changed when one raises.
+answers, or leaves the answer to the disk, or begins a `Work`. Nothing has changed when one raises. A member that does
+not lead performs those that only read (`following.py`).
 
 Invariant: `_snapshots` are the snapshots that the peer has open; they go with the connection.
 """
@@ -23,7 +24,7 @@ from tidemark.broker.streams.session import At, StreamSession
 from tidemark.broker.streams.snapshots import Snapshot
 from tidemark.broker.streams.stream import Stream
 from tidemark.errors import CommandInvalid, NotAllowed, NotFound, SyntaxFault
-from tidemark.frontend.stream import batches
+from tidemark.frontend.stream import batches, following
 from tidemark.frontend.stream.copying import Copying
 from tidemark.frontend.stream.counts import Count, Truncate
 from tidemark.frontend.stream.feeds import Follow, Range, Scan, Shape
@@ -65,7 +66,26 @@ class Requests:
             raise CommandInvalid(
                 reason=f"there is no operation {op!r:.60}; there are {', '.join(OPERATIONS)}"
             )
-        operation(self, request, Fields(header, op), payload)  # type: ignore[arg-type]
+        fields = Fields(header, str(op))
+        streams, services = self._session.broker.streams, self._link.services
+        if streams.leads:
+            operation(self, request, fields, payload)
+            return
+        following.check_reads(str(op), fields, services.topology(), self._link.peer.tls)
+        seen = following.seen_by(str(op), fields)
+        if following.missing(streams, services, seen) is None:
+            operation(self, request, fields, payload)
+        else:
+            self._link.begin(
+                following.Until(
+                    self._link,
+                    request,
+                    streams,
+                    seen,
+                    payload,
+                    lambda kept: operation(self, request, fields, kept),
+                )
+            )
 
     def close(self) -> None:
         """The connection is gone."""
@@ -221,7 +241,7 @@ class Requests:
         self._snapshots[number] = snapshot
         stream = snapshot.stream
         ended = stream.ends.at(snapshot.seq)
-        answer = {
+        answer: dict[str, Any] = {
             "snapshot": number,
             "history": snapshot.history.hex(),
             "to": snapshot.seq,
@@ -476,7 +496,13 @@ class Requests:
             return str(streams.safe(history, sequence, replicas, disks))
 
         ask()  # what cannot be asked is refused at once
-        self._link.begin(Safe(self._link, request, fields.number("wait_ms", 0), ask))
+        self._link.begin(Safe(self._link, request, fields.number("wait_ms", 0), streams, ask))
+
+    def _members(self, request: int, _: Fields, __: memoryview) -> None:
+        history = self._session.broker.streams.history.hex()
+        self._link.answer(
+            request, {"node": self._link.services.name, "history": history, **self._link.members()}
+        )
 
     def _heads(self, request: int, fields: Fields, _: memoryview) -> None:
         names = fields.texts("streams")
@@ -531,6 +557,7 @@ OPERATIONS: dict[str, Callable[[Requests, int, Fields, memoryview], None]] = {
     "reset": Requests._reset,
     "safe": Requests._safe,
     "heads": Requests._heads,
+    "members": Requests._members,
 }
 
 

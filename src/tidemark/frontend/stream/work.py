@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tidemark.errors import TidemarkError
-from tidemark.frontend.services import Services
+from tidemark.frontend.services import PeerInfo, Services
 from tidemark.frontend.stream.config import StreamConfig
 from tidemark.wire.stream.frames import Buffer
 
@@ -22,6 +22,10 @@ class Link(Protocol):
 
     services: Services
     config: StreamConfig
+    peer: PeerInfo
+
+    def members(self) -> dict[str, Any]:
+        """The cluster, as this peer is told of it."""
 
     def answer(self, request: int, header: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
         """The last word about a request."""
@@ -35,7 +39,10 @@ class Link(Protocol):
     def answer_when_durable(
         self, request: int, header: Mapping[str, Any], *, journal: int = 0, catalog: int = 0
     ) -> None:
-        """The last word, as soon as both logs are on the disk up to there. A work that says it is over."""
+        """The last word, as soon as both logs are on the disk up to there. A work that says it is over.
+
+        The peer is told these sequences, too: who asks another member for what was done here says them there (`seen`).
+        """
 
     @property
     def blocked(self) -> str | None:

@@ -1,6 +1,6 @@
 """Frames of the stream protocol: a small JSON header, then bytes.
 
-A connection starts with `PREAMBLE`. Everything after it, both ways, is frames; little-endian:
+A connection starts with `PREAMBLE` or `READER_PREAMBLE`. Everything after it, both ways, is frames; little-endian:
 
     0        4      5       6      8         12              16               16 + h
     +--------+------+-------+------+---------+---------------+----------------+---------+
@@ -29,6 +29,8 @@ from tidemark.errors import FrameError
 
 PREAMBLE: Final = b"TIDE\x00\x00\x01\x00"
 """Protocol and version, 1.0."""
+READER_PREAMBLE: Final = b"TIDE\x00\x01\x01\x00"
+"""The same, from a client that only reads: any member of a cluster that is ready may serve it."""
 MAGIC: Final = PREAMBLE[:4]
 
 HEAD: Final = struct.Struct("<IBBHII")

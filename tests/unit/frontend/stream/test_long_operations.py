@@ -153,8 +153,8 @@ def test_a_truncation_is_answered_when_it_is_on_the_disk(world: NodeWorld, clien
         number = client.send("truncate", stream="log", upto=first + 4)
         assert client.inbox == []
     world.turn()
-    assert client.answer(number).header == {"ended": 5}
-    assert client.ask("purge", stream="log") == {"ended": 5}
+    assert client.answer(number).header["ended"] == 5
+    assert client.ask("purge", stream="log")["ended"] == 5
     assert client.rows("log") == []
     with pytest.raises(Refused, match="the newest sequence is"):
         client.ask("truncate", stream="log", upto=1 << 60)

@@ -154,7 +154,7 @@ def test_a_producer_that_sends_a_batch_twice_stores_it_once(client: StreamClient
 
     assert (first["duplicate"], again["duplicate"]) == (False, True)
     assert [row.value for row in client.rows("s")] == [b"1", b"2"]
-    assert client.ask("producer", producer="p") == {"last": 8}
+    assert client.ask("producer", producer="p")["last"] == 8
 
 
 def test_a_commit_puts_into_streams_and_queues_and_moves_marks_at_once(
@@ -455,7 +455,7 @@ def test_a_mark_is_answered_when_it_is_on_the_disk(world: NodeWorld, client: Str
         )
         assert client.inbox == []
     world.turn()
-    assert client.answer(number).header == {}
+    assert "journal" in client.answer(number).header
 
 
 def test_a_position_of_a_life_that_was_never_durable_is_refused(client: StreamClient) -> None:
@@ -582,7 +582,7 @@ def test_the_last_number_of_a_producer_is_told_when_it_is_on_the_disk(
         assert not client.about(asked)
     world.turn()
     assert client.answer(put).header["duplicate"] is False
-    assert client.answer(asked).header == {"last": 3}
+    assert client.answer(asked).header["last"] == 3
 
 
 def test_an_unregistered_consumer_is_gone_on_the_disk_before_a_second_try_is_answered(
@@ -595,7 +595,7 @@ def test_an_unregistered_consumer_is_gone_on_the_disk_before_a_second_try_is_ans
         second = client.send("unregister", stream="p", consumer="c")
         assert not client.about(first) and not client.about(second)
     world.turn()
-    assert client.answer(first).header == client.answer(second).header == {}
+    assert client.answer(first).header == client.answer(second).header
 
 
 def test_who_goes_on_behind_the_last_row_gets_the_marker_that_he_missed(client: StreamClient) -> None:
