@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tidemark.admin.answers import Refused, refusal, translated
 from tidemark.admin.resources import (
     bindings,
+    cluster,
     connections,
     consumers,
     definitions,
@@ -38,6 +39,8 @@ Resource = Callable[[Visit], Awaitable[Response]]
 Entry = tuple[str, str, Resource]
 """Method, path below /api, function."""
 
+CHANGING = ("PUT", "POST", "DELETE")
+
 MODULES = (
     overview, health, vhosts, users, permissions, queues, streams, exchanges, bindings, connections, consumers,
     definitions,
@@ -52,18 +55,34 @@ def application(server: Server) -> ASGIApp:
     # Fixed words before variable ones: /users/bulk-delete is not a user.
     ordered = sorted(by_path.items(), key=lambda item: (item[0].count("{"), item[0]))
     routes = [Route(path, _endpoint(server, methods), methods=list(methods)) for path, methods in ordered]
+    routes.append(Route(f"/api{cluster.PATH}", _answering(server, cluster.seen)))
+    command = f"/api{cluster.PATH}/{{command}}"
+    routes.append(Route(command, _answering(server, cluster.commanded), methods=["POST"]))
     return _Quoted(Starlette(routes=routes, exception_handlers={404: _missing, 405: _wrong_method}))
 
 
 def _endpoint(server: Server, methods: dict[str, Resource]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(server: Server, request: Request) -> Response:
+        visit = await authenticated(server, request)
+        if request.method in CHANGING:
+            cluster.must_lead(server)
+        resource = methods["GET" if request.method == "HEAD" else request.method]
+        return await resource(visit)
+
+    return _answering(server, answer)
+
+
+def _answering(
+    server: Server, answer: Callable[[Server, Request], Awaitable[Response]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """With an answer for whatever goes wrong."""
+
     async def endpoint(request: Request) -> Response:
         try:
-            visit = await authenticated(server, request)
-            resource = methods["GET" if request.method == "HEAD" else request.method]
-            return await resource(visit)
-        except Refused as answer:
-            extra = {"WWW-Authenticate": 'Basic realm="Tidemark"'} if answer.status == 401 else {}
-            return refusal(answer.status, answer.error, answer.reason, **extra)
+            return await answer(server, request)
+        except Refused as no:
+            extra = {"WWW-Authenticate": 'Basic realm="Tidemark"'} if no.status == 401 else {}
+            return refusal(no.status, no.error, no.reason, **extra)
         except TidemarkError as error:
             return translated(error)
         except Exception as error:

@@ -88,11 +88,11 @@ class Visit:
         await self.server.until_durable(seq)
 
 
-async def authenticated(server: Server, request: Request) -> Visit:
-    """The visit of whoever the request says it comes from.
+def credentials(request: Request) -> tuple[str, str]:
+    """User and password of a request, as they were sent.
 
     Raises:
-        Refused: no or wrong credentials, or a user without a tag that opens the API.
+        Refused: it has none.
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     try:
@@ -101,6 +101,16 @@ async def authenticated(server: Server, request: Request) -> Visit:
         colon = ""
     if scheme.lower() != "basic" or not colon:
         raise Refused(401, "not_authorised", "Login failed")
+    return user, password
+
+
+async def authenticated(server: Server, request: Request) -> Visit:
+    """The visit of whoever the request says it comes from.
+
+    Raises:
+        Refused: no or wrong credentials, or a user without a tag that opens the API.
+    """
+    user, password = credentials(request)
     host, port = request.client or ("", 0)
     verdict = await server.authenticator.login(Login("PLAIN", user, password, PeerInfo(host, port)))
     if verdict.user is None:

@@ -13,9 +13,15 @@ def path(*parts: str) -> str:
     return "/api/" + "/".join(quote(part, safe="") for part in parts)
 
 
+class NoAnswer(CommandError):
+    """The broker cannot be reached, or did not answer in time."""
+
+
 class Api:
     def __init__(self, url: str, user: str, password: str) -> None:
         self.url = url.rstrip("/")
+        self.timeout_s = 60.0
+        """Longest that an answer is waited for."""
         self._login = (user, password)
 
     def get(self, where: str, **query: str) -> Any:
@@ -42,14 +48,15 @@ class Api:
                 params=query,
                 json=body,
                 auth=self._login,
-                timeout=60,
+                timeout=self.timeout_s,
                 trust_env=False,
             )
         except (httpx.InvalidURL, httpx.UnsupportedProtocol):
             raise CommandError(f"--url {self.url!r} is not a URL such as http://127.0.0.1:15672", 2) from None
         except httpx.HTTPError as problem:
-            raise CommandError(
-                f"no answer from {self.url}: {problem}; is the broker running, and is --url its admin address?"
+            raise NoAnswer(
+                f"no answer from {self.url}: {problem or 'it took too long'}; is the broker running, and is --url its "
+                "admin address?"
             ) from None
         if answer.is_success:
             return answer.json() if answer.content else None
@@ -63,4 +70,5 @@ def _reason(status: int, text: str, answer: Any) -> str:
         reason = text[:200] or f"status {status}"
     if status == 401 and reason == "Login failed":
         return "login refused; give --user and --password, or TIDEMARK_USER and TIDEMARK_PASSWORD"
-    return f"refused ({status}): {reason}"
+    # What a command was refused for is a sentence of its own.
+    return reason if status == 409 else f"refused ({status}): {reason}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli import ctl, pipeline, store, stream
+from tidemark.cli import cluster, ctl, pipeline, sim, store, stream
 
 app = typer.Typer(
     name="tidemark",
@@ -21,6 +21,8 @@ app.add_typer(ctl.app, name="ctl")
 app.add_typer(store.app, name="store")
 app.add_typer(stream.app, name="stream")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(cluster.app, name="cluster")
+app.command()(sim.sim)
 
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli import CommandError
+from tidemark.cli import CommandError, member
 from tidemark.cli.api import Api, path
 from tidemark.cli.output import details, show
 
 app = typer.Typer(
-    help="Manage a running broker: users, permissions, queues, streams, connections, definitions.",
+    help="Manage a running broker: users, permissions, queues, streams, connections, definitions, its part in a cluster.",
     no_args_is_help=True,
 )
 
@@ -40,6 +40,9 @@ def connect(
     ] = "guest",
 ) -> None:
     context.obj = Api(url, user, password)
+
+
+app.add_typer(member.app, name="member")
 
 
 def _group(name: str, words: str) -> typer.Typer:

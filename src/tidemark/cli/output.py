@@ -9,7 +9,7 @@ from typing import Any
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     """Columns by name, text to the left, numbers to the right, two blanks between."""
-    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    cells = [[cell(row.get(column)) for column in columns] for row in rows]
     right = [bool(rows) and all(_is_number(row.get(column)) for row in rows) for column in columns]
     widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
     lines = []
@@ -31,14 +31,15 @@ def details(facts: dict[str, Any]) -> None:
     """Print the facts of one thing, a line each."""
     width = max(map(len, facts))
     for name, value in facts.items():
-        print(f"{name:<{width}}  {_cell(value)}".rstrip())
+        print(f"{name:<{width}}  {cell(value)}".rstrip())
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """One value as a table shows it."""
     match value:
         case None:
             return ""

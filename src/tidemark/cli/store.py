@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.errors import StoreForeign
+from tidemark.cli.output import details, table
+from tidemark.errors import StoreError, StoreForeign
 
 if TYPE_CHECKING:
+    from tidemark.model.peers import View
     from tidemark.runtime.disk import FileDisk
+    from tidemark.store.best import StoreFacts
 
 app = typer.Typer(help="Look at a data directory that no broker has open.", no_args_is_help=True)
 
@@ -60,7 +63,7 @@ def check(directory: Directory, as_json: Json = False) -> int:
 
 @app.command()
 def status(directory: Directory, as_json: Json = False) -> None:
-    """How the last broker left the store: empty, clean or dirty; its identity and generation."""
+    """How the last broker left the store: empty, clean or dirty; its identity and generation; its part in a cluster."""
     from tidemark.store.status import read_status
 
     with _opened(directory) as disk:
@@ -68,5 +71,84 @@ def status(directory: Directory, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(asdict(found), indent=2))
         return
-    for name, value in {"state": str(found), "store": found.store, "generation": found.generation}.items():
-        print(f"{name:<11} {value}")
+    details(
+        {
+            "state": str(found),
+            "store": found.store,
+            "generation": found.generation,
+            "cluster": found.cluster or "none",
+            "epoch": found.epoch,
+            "role": found.role,
+        }
+    )
+
+
+@app.command()
+def best(
+    directories: Annotated[list[Path], typer.Argument(help="Data directories of the members, all stopped.")],
+    as_json: Json = False,
+) -> int:
+    """After a crash of all members: rank their data directories and say which member to promote. Exit 1 if none."""
+    from tidemark.store.best import rank
+
+    ranking = rank([_facts(directory) for directory in directories])
+    views = [view for view in map(_view, directories) if view is not None]
+    view = max(views, key=lambda one: one.revision, default=None)
+    rows = [
+        {
+            "directory": one.path,
+            "cluster": one.status.cluster if as_json else one.status.cluster[:8],
+            "epoch": one.status.epoch,
+            "role": one.status.role,
+            "journal": one.ends.journal,
+            "catalog": one.ends.catalog,
+            "state": one.status.state,
+            "note": one.problem,
+        }
+        for one in ranking.stores
+    ]
+    if as_json:
+        known = (
+            None if view is None else {"epoch": view.epoch, "leader": view.leader, "ready": list(view.ready)}
+        )
+        chosen = ranking.best.path if ranking.best is not None else None
+        print(
+            json.dumps({"stores": rows, "best": chosen, "verdict": ranking.verdict, "view": known}, indent=2)
+        )
+        return 0 if ranking.best is not None else 1
+    print(table(rows, list(rows[0])))
+    print(f"\n{ranking.verdict}.")
+    if view is not None:
+        print(
+            f"The newest view that they know: epoch {view.epoch}, {view.leader} led, ready {', '.join(view.ready)}."
+        )
+    if ranking.best is None:
+        return 1
+    print(
+        "Start all members and promote that one: tidemark ctl --url http://ITS-ADMIN-ADDRESS member promote"
+    )
+    return 0
+
+
+def _facts(directory: Path) -> StoreFacts:
+    """What a directory says about itself; that it says nothing, if it does not."""
+    from tidemark.store.best import StoreFacts, read_store
+    from tidemark.store.status import Status
+
+    try:
+        with _opened(directory) as disk:
+            return read_store(disk, str(directory))
+    except StoreError as error:
+        unknown = Status(state="dirty", role="")
+        return StoreFacts(path=str(directory), status=unknown, problem=str(error), usable=False)
+
+
+def _view(directory: Path) -> View | None:
+    """The newest view that a member without an etcd knew."""
+    from tidemark.runtime.membership.external import read_view
+
+    try:
+        with _opened(directory) as disk:
+            return read_view(disk)
+    except (StoreError, ValueError):
+        return None

@@ -142,3 +142,36 @@ def test_a_store_that_is_not_there_is_one_sentence(
 def test_a_table_aligns_text_left_and_numbers_right() -> None:
     rows = [{"name": "a", "ready": 5, "ok": True}, {"name": "long", "ready": 1000, "ok": False}]
     assert table(rows, ("name", "ready", "ok")) == "name  ready  ok\na         5  yes\nlong   1000  no"
+
+
+def test_a_broker_that_stands_alone_says_so_and_takes_no_commands_of_a_member(ctl: Ctl) -> None:
+    assert ctl("member", "status", "--expect", "alone") == ""
+    assert json.loads(ctl("member", "status", "--json"))["state"] == "alone"
+    assert "is alone, it does not lead" in ctl("member", "status", "--is-leader", code=1)
+    assert ctl("member", "promote", code=1) == "tidemark: this broker stands alone: see cluster.name\n"
+    assert "there is no state 'up'" in ctl("member", "status", "--expect", "up", code=2)
+    assert ctl("member", "dance", code=2)
+    assert ctl("member", "drop", code=2)
+
+
+def test_only_an_administrator_may_give_a_member_commands(ctl: Ctl) -> None:
+    ctl("users", "add", "eve", "--password", "secret", "--tags", "monitoring")
+    as_eve = ("--user", "eve", "--password", "secret", "member")
+
+    assert "alone" in ctl(*as_eve, "status")
+    for command in (("promote",), ("demote",), ("drop", "n2"), ("shutdown",)):
+        assert "Not administrator" in ctl(*as_eve, *command, code=1)
+
+
+def test_no_answer_has_an_exit_code_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_URL", "http://127.0.0.1:1")
+    for command in (
+        ("status",),
+        ("promote",),
+        ("shutdown",),
+        ("status", "--expect", "ready", "--wait", "0.2"),
+    ):
+        assert main(["ctl", "member", *command]) == 3
+        assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""Which of several data directories holds the most, when all members of a cluster have crashed and nobody leads.
+
+Every store says of which cluster it is, in which epoch it took part last and what it was then; its logs say how far they go.
+Two stores of one epoch hold the same records up to where the shorter one ends, because a follower writes an epoch into its
+store only when its logs are a part of the leader's. So the best store is that of the highest epoch; of those, the
+leader's, which had everything that was confirmed; of others the longest. A store that was still being filled (epoch 0) is no
+choice: it lacks what came before.
+
+Only reads. Invariant: a store that belongs to no cluster, or to another one than most, is never the best.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tidemark.model.peers import Ends
+from tidemark.ports import Disk
+from tidemark.store import intent
+from tidemark.store.recovery import Replay
+from tidemark.store.segment import CATALOG_PREFIX, JOURNAL_PREFIX
+from tidemark.store.status import Status, read_status
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """What one data directory says about itself."""
+
+    path: str
+    status: Status
+    ends: Ends = field(default_factory=Ends)
+    """The last records that a start would find."""
+    damaged: int = 0
+    """Places where the logs are not what was written."""
+    unfinished: bool = False
+    """It was being cut back or emptied."""
+    problem: str = ""
+    """Why it cannot be the best; or what to know about it."""
+    usable: bool = True
+    """It may be the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The stores, best first."""
+
+    stores: tuple[StoreFacts, ...]
+    best: StoreFacts | None
+    verdict: str
+    """What to do, in words."""
+
+
+def read_store(disk: Disk, path: str) -> StoreFacts:
+    """Look at a store that nobody has open.
+
+    Raises:
+        StoreForeign: it is none.
+    """
+    status = read_status(disk)
+    unfinished = disk.exists(intent.INTENT)
+    if status.state == "empty":
+        return StoreFacts(path=path, status=status, unfinished=unfinished)
+    catalog, bad_wiring = _read_log(disk, CATALOG_PREFIX, status.catalog_end, status)
+    journal, bad_records = _read_log(disk, JOURNAL_PREFIX, status.end, status)
+    return StoreFacts(
+        path=path,
+        status=status,
+        ends=Ends(catalog, journal),
+        damaged=bad_wiring + bad_records,
+        unfinished=unfinished,
+    )
+
+
+def _read_log(disk: Disk, prefix: str, end: int, status: Status) -> tuple[int, int]:
+    """The last sequence of a log, and how many places of it are damaged."""
+    replay = Replay(
+        disk, prefix, clean_end=end if status.state == "clean" else 0, skip=True, chunk_bytes=CHUNK_BYTES
+    )
+    last = max((chunk.survey.last_seq for chunk in replay.chunks() if chunk.survey.records), default=0)
+    return last, len(replay.damage)
+
+
+def rank(stores: Sequence[StoreFacts]) -> Ranking:
+    """Order them, best first, and say which one to start from."""
+    clusters = Counter(one.status.cluster for one in stores if one.status.cluster and one.usable)
+    most = max(clusters.values(), default=0)
+    largest = [cluster for cluster, count in clusters.items() if count == most]
+    # Of two clusters that have as many stores each nobody can say which one is meant.
+    cluster = largest[0] if len(largest) == 1 else ""
+    judged = sorted((_judged(one, cluster) for one in stores), key=_key, reverse=True)
+    best = next((one for one in judged if one.usable), None)
+    return Ranking(tuple(judged), best, _verdict(judged, best, largest))
+
+
+def _key(one: StoreFacts) -> tuple[object, ...]:
+    status = one.status
+    return (
+        one.usable,
+        status.epoch,
+        status.role == "leader",
+        one.ends.journal,
+        one.ends.catalog,
+        status.state == "clean",
+    )
+
+
+def _judged(one: StoreFacts, cluster: str) -> StoreFacts:
+    """With what is to be known about it."""
+    status = one.status
+    no = ""
+    if not one.usable:
+        return one
+    if status.state == "empty":
+        no = "it is empty"
+    elif not status.cluster:
+        no = "it never belonged to a cluster"
+    elif status.cluster != cluster:
+        no = "it belongs to another cluster" if cluster else "which cluster is meant is not known"
+    elif not status.epoch:
+        no = "it was being filled and never ready"
+    elif one.unfinished:
+        no = "its logs were being cut back; start it once, then it can be judged"
+    if no:
+        return replace(one, usable=False, problem=no)
+    notes = []
+    if one.damaged:
+        notes.append(f"damaged in {one.damaged} places: see 'tidemark store check'")
+    if status.alone_from:
+        notes.append("it was started without its cluster")
+    return replace(one, problem="; ".join(notes))
+
+
+def _verdict(judged: Sequence[StoreFacts], best: StoreFacts | None, clusters: Sequence[str]) -> str:
+    if best is None and len(clusters) > 1:
+        return f"the stores are of {len(clusters)} clusters, as many of each: give those of one cluster only"
+    if best is None:
+        return "none of these is a store of a member that was ever ready"
+    role = "led" if best.status.role == "leader" else "followed"
+    words = (
+        f"{best.path} is the best: in epoch {best.status.epoch}, the last that is known here, its member {role}, and its "
+        f"journal goes to {best.ends.journal}"
+    )
+    rivals = [
+        one.path
+        for one in judged
+        if one is not best
+        and one.usable
+        and one.status.epoch == best.status.epoch
+        and one.status.role == "leader"
+    ]
+    if rivals and best.status.role == "leader":
+        words += f"; but {', '.join(rivals)} led in the same epoch: two members were promoted at once"
+    elif best.status.role != "leader":
+        words += "; the store of that epoch's leader is not among these, which may hold more"
+    return words

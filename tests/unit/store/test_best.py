@@ -1,0 +1,74 @@
+"""Which of several data directories is the best after a crash of all members, from constructed stores and real ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.model.peers import Ends
+from tidemark.store.best import StoreFacts, rank
+from tidemark.store.status import Status
+
+US, THEM = "aa" * 16, "bb" * 16
+
+
+def a_store(
+    path: str, epoch: int = 3, role: str = "backup", journal: int = 10, cluster: str = US, state: str = "dirty", **more: int
+) -> StoreFacts:  # fmt: skip
+    alone_from = more.pop("alone_from", 0)
+    status = Status(
+        state=state, store="5" * 32, cluster=cluster, epoch=epoch, role=role, alone_from=alone_from
+    )  # type: ignore[arg-type]
+    return StoreFacts(path=path, status=status, ends=Ends(5, journal), **more)  # type: ignore[arg-type]
+
+
+def order(*stores: StoreFacts) -> list[str]:
+    return [one.path for one in rank(stores).stores]
+
+
+def test_the_highest_epoch_wins_over_a_longer_journal_and_over_an_old_leader() -> None:
+    """H-63: an old leader with a lower generation, however much it wrote."""
+    old = a_store("old", epoch=2, role="leader", journal=900)
+    new = a_store("new", epoch=3, role="backup", journal=10)
+    assert order(old, new) == ["new", "old"]
+
+
+def test_in_one_epoch_the_leader_wins_then_the_longer_journal_then_the_clean_one() -> None:
+    leader = a_store("leader", role="leader", journal=10)
+    longer, clean, short = a_store("longer", journal=12), a_store("clean", journal=9, state="clean"), a_store("short", journal=9)  # fmt: skip
+    assert order(short, clean, longer, leader) == ["leader", "longer", "clean", "short"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (a_store("bad", epoch=9, cluster=THEM), "it belongs to another cluster"),
+        (a_store("bad", epoch=0), "it was being filled and never ready"),
+        (a_store("bad", epoch=0, cluster="", role="alone", journal=999), "it never belonged to a cluster"),
+        (a_store("bad", epoch=0, cluster="", state="empty"), "it is empty"),
+        (a_store("bad", epoch=9, unfinished=True), "its logs were being cut back"),
+    ],
+)
+def test_what_cannot_be_promoted_is_never_the_best(bad: StoreFacts, why: str) -> None:
+    ranking = rank([bad, a_store("one", epoch=1), a_store("two", epoch=1)])
+    assert [one.path for one in ranking.stores][-1] == "bad"
+    assert ranking.stores[-1].problem.startswith(why)
+    assert ranking.best is not None and ranking.best.path in ("one", "two")
+    assert rank([bad]).best is None or bad.status.cluster == THEM
+
+
+def test_of_two_clusters_with_as_many_stores_neither_is_chosen() -> None:
+    ranking = rank([a_store("one"), a_store("two", cluster=THEM)])
+    assert ranking.best is None
+    assert "2 clusters" in ranking.verdict
+
+
+def test_what_makes_a_choice_doubtful_is_said() -> None:
+    two_leaders = rank([a_store("one", role="leader"), a_store("two", role="leader", journal=4)])
+    assert "two led in the same epoch" in two_leaders.verdict
+    no_leader = rank([a_store("one"), a_store("two")])
+    assert "leader is not among these" in no_leader.verdict
+    damaged = rank([a_store("one", role="leader", damaged=2, alone_from=7)])
+    assert (
+        damaged.stores[0].problem
+        == "damaged in 2 places: see 'tidemark store check'; it was started without its cluster"
+    )
