@@ -1,0 +1,131 @@
+"""`tidemark cluster` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system.cluster.cluster import wait_until
+
+SOURCE = Path(__file__).resolve().parents[3] / "src"
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(
+        shutil.which("etcd") is None, reason="etcd is not installed (Debian package etcd-server)"
+    ),
+]
+
+
+class Shell:
+    """Calls the command in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "200"}
+
+    def run(self, *words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidemark", "cluster", *words],
+            cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout if code == 0 else done.stderr
+
+    def states(self) -> dict[str, str]:
+        return {row["name"]: row["state"] for row in json.loads(self.run("status", "--json"))}
+
+    def leader(self) -> str:
+        found: list[str] = []
+
+        def one_leads() -> bool:
+            found[:] = [name for name, state in self.states().items() if state == "active"]
+            return len(found) == 1
+
+        wait_until("one leads", one_leads)
+        return found[0]
+
+    def rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.run("status", "--json"))
+        return found
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    yield made
+    if (tmp_path / "tidemark-cluster").exists():
+        made.run("down", "--remove")
+
+
+@pytest.mark.slow
+def test_a_cluster_is_started_hurt_watched_and_stopped_by_hand(shell: Shell) -> None:
+    """H-44: up, load, kill, start, freeze, thaw, stop, join, status, down, up again."""
+    text = shell.run("up", "--nodes", "3")
+    assert text.startswith("name") and text.count("ready") >= 2 and "active" in text and "Try it" in text
+    rows = shell.rows()
+    assert [row["name"] for row in rows] == ["n1", "n2", "n3"]
+    assert {row["lag"] for row in rows} == {0} and len({row["epoch"] for row in rows}) == 1
+
+    load = subprocess.Popen(
+        [sys.executable, "-m", "tidemark", "cluster", "load", "--seconds", "6", "--json"],
+        cwd=shell.directory, env=shell.environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(2)
+    leader = shell.leader()
+    shell.run("kill", leader)
+    output, _ = load.communicate(timeout=60)
+    result = json.loads(output)
+    assert load.returncode == 0 and result["missing"] == 0 == result["wrong"] and result["confirmed"] > 50
+    print(f"longest wait of the load over a kill: {result['longest_gap_ms']} ms")
+    assert shell.states()[leader] == "down"
+    assert "not running" in shell.run("freeze", leader, code=1)
+
+    shell.run("start", leader)
+    wait_until("it is ready", lambda: shell.states()[leader] == "ready")
+    shell.run("freeze", leader)
+    assert shell.states()[leader] == "frozen"
+    shell.run("thaw", leader)
+    assert shell.run("join").strip() == "n4"
+    wait_until("all are ready", lambda: list(shell.states().values()).count("ready") == 3)
+    shell.run("stop", "n4")
+
+    shell.run("down")
+    assert set(shell.states().values()) == {"down"}
+    assert "n1" in shell.run("up")
+
+
+@pytest.mark.slow
+def test_links_can_be_cut_slowed_and_healed_by_hand(shell: Shell) -> None:
+    """S-10 by hand, in a chain."""
+    shell.run("up", "--nodes", "2", "--mode", "chain", "--proxies")
+    leader = shell.leader()
+    [backup] = {"n1", "n2"} - {leader}
+    assert shell.run("cut", backup, leader, "--one-way") == f"{backup} → {leader}  cut\n"
+    wait_until("it is left out", lambda: shell.states()[backup] != "ready")
+    shell.run("cut", backup, "etcd")
+    assert "ms later" in shell.run("slow", leader, backup, "5")
+    assert shell.run("heal") == "all links are whole\n"
+    wait_until("it is back", lambda: shell.states()[backup] == "ready")
+
+
+def test_wrong_calls_say_what_to_do(shell: Shell) -> None:
+    assert "'tidemark cluster up'" in shell.run("status", code=2)
+    assert "--nodes" in shell.run("up", "--nodes", "0", code=2)
+    assert "no etcd answers" in shell.run("up", "--etcd", "127.0.0.1:1", code=1)
+    assert "there is no member 'n9'" in shell.run("kill", "n9", code=2)
+    assert "--proxies" in shell.run("cut", "n1", "n2", code=2)
+    assert "--dir" in shell.run("up", "--nodes", "5", code=2)
+
+
+def test_without_etcd_it_says_how_to_get_one(shell: Shell) -> None:
+    shell.environment = shell.environment | {"PATH": str(shell.directory)}
+    assert "apt-get install etcd-server" in shell.run("up", code=1)

@@ -1,0 +1,268 @@
+"""Clients of members that do not lead: passed on to the leader as who they are, or told where to go."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from helpers.broker import SOURCE, BrokerProcess
+from helpers.etcd import Etcd
+from pika.exceptions import AMQPError
+from system.cluster.cluster import Cluster, fresh, wait_until
+
+from tidemark.client import NotConnected
+from tidemark.client import connect as stream_connect
+
+MiB = 1 << 20
+
+
+def connection(cluster: Cluster, name: str) -> pika.BlockingConnection:
+    where = cluster.address(name)
+    return pika.BlockingConnection(
+        pika.ConnectionParameters(where.host, where.port, socket_timeout=5, stack_timeout=10)
+    )
+
+
+def local_port(link: pika.BlockingConnection) -> int:
+    raw: socket.socket = link._impl._transport._sock
+    port: int = raw.getsockname()[1]
+    return port
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_client_may_connect_anywhere_and_the_leader_knows_it_as_who_it_is(cluster: Cluster) -> None:
+    queue, backup = fresh("anywhere"), cluster.backups[0]
+    link = connection(cluster, backup)
+    channel = link.channel()
+    channel.queue_declare(queue, durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", queue, b"over the backup")
+    with cluster.channel(cluster.leader) as direct:
+        _, _, body = direct.basic_get(queue, auto_ack=True)
+
+    assert body == b"over the backup"
+    named = f"127.0.0.1:{local_port(link)} -> 127.0.0.1:{cluster.address(backup).port}"
+    assert named in [one["name"] for one in cluster.admin(cluster.leader, "GET", "/api/connections")]
+    link.close()
+
+
+def test_large_messages_pass_a_backup_both_ways(cluster: Cluster) -> None:
+    queue = fresh("large")
+    bodies = [bytes([number]) * (MiB * number) for number in range(1, 9)]
+    with cluster.channel(cluster.backups[0]) as channel:
+        channel.queue_declare(queue, durable=True)
+        channel.confirm_delivery()
+        for body in bodies:
+            channel.basic_publish("", queue, body)
+    with cluster.channel(cluster.backups[1]) as channel:
+        found = [channel.basic_get(queue, auto_ack=True)[2] for _ in bodies]
+
+    assert found == bodies
+
+
+def test_a_client_that_does_not_read_costs_the_backup_no_memory(cluster: Cluster) -> None:
+    queue, backup = fresh("unread"), cluster.backups[0]
+    with cluster.channel(cluster.leader) as channel:
+        channel.queue_declare(queue, durable=True)
+        channel.confirm_delivery()
+        for _ in range(80):
+            channel.basic_publish("", queue, b"x" * MiB)
+    pid = cluster.trial.processes[backup].pid
+    before = resident_bytes(pid)
+    link = connection(cluster, backup)
+    channel = link.channel()
+    # Written past the client's own loop, which would read the answers.
+    channel._impl.basic_consume(queue, lambda *_: None, auto_ack=True)
+    link._flush_output()
+    time.sleep(2)
+
+    assert resident_bytes(pid) - before < 30 * MiB
+    link._impl._transport._sock.close()
+    with cluster.channel(cluster.leader) as channel:
+        channel.queue_delete(queue)
+
+
+def test_a_stream_client_is_passed_on_too(cluster: Cluster) -> None:
+    where = cluster.address(cluster.backups[0])
+    with stream_connect(f"tidemark://guest:guest@{where.host}:{where.port}/") as client:
+        stream = client.stream(fresh("stream"), create=True, key="explicit")
+        stream.put(b"key", b"value")
+        row = stream.get(b"key")
+
+    assert row is not None and bytes(row.value) == b"value"
+
+
+def test_a_wrong_password_is_refused_as_by_the_leader_itself(cluster: Cluster) -> None:
+    where = cluster.address(cluster.backups[0])
+    parameters = pika.ConnectionParameters(
+        where.host, where.port, credentials=pika.PlainCredentials("guest", "wrong")
+    )
+    with pytest.raises(AMQPError, match="403"):
+        pika.BlockingConnection(parameters)
+
+
+def test_when_the_leader_dies_its_relayed_clients_are_cut_at_once(cluster: Cluster) -> None:
+    link = connection(cluster, cluster.backups[0])
+    channel = link.channel()
+    channel.queue_declare(fresh("cut"), durable=True)
+    began_s = cluster.kill(cluster.leader)
+    with pytest.raises(AMQPError):
+        link.process_data_events(10)
+
+    assert time.monotonic() - began_s < 2
+
+
+@pytest.fixture(scope="module", params=["redirect", "reject"])
+def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose backups pass nobody on."""
+    settings = {"cluster.client_access": request.param}
+    cluster = Cluster(tmp_path_factory.mktemp("strict"), "standby", nodes=2, settings=settings)
+    yield cluster.start()
+    cluster.close()
+
+
+def test_a_backup_that_passes_nobody_on_says_where_the_leader_is(strict: Cluster) -> None:
+    [backup] = strict.backups
+    leader = strict.address(strict.leader)
+    with pytest.raises(AMQPError, match=f"320.*connect to {strict.leader} at {leader.host}:{leader.port}"):
+        connection(strict, backup)
+    with strict.channel(strict.leader) as channel:
+        channel.queue_declare(fresh("direct"))
+
+
+def test_a_stream_client_of_such_a_backup_is_told_too_and_follows_a_redirection(strict: Cluster) -> None:
+    where = strict.address(strict.backups[0])
+    url = f"tidemark://guest:guest@{where.host}:{where.port}/"
+    if strict.trial.settings["cluster.client_access"] == "redirect":
+        with stream_connect(url, timeout=5) as db:
+            assert db.node == strict.leader
+    else:
+        with pytest.raises(NotConnected, match=f"connect to {strict.leader} at"):
+            stream_connect(url, timeout=2)
+
+
+def test_a_backup_that_passes_nobody_on_still_serves_readers(strict: Cluster) -> None:
+    name = fresh("read")
+    leader, backup = strict.address(strict.leader), strict.address(strict.backups[0])
+    url = f"tidemark://guest:guest@{leader.host}:{leader.port},{backup.host}:{backup.port}/"
+    with stream_connect(url, read_from="tail") as db:
+        stream = db.stream(name, create=True)
+        stream.put("k", "v")
+        assert db.reading_from == strict.backups[0]
+        assert [row.value for row in stream.snapshot()] == [b"v"]
+
+
+# Without a leader ------------------------------------------------------------------------------------------------------
+
+
+def settings(etcd: Etcd, secret: Path | None, size: int) -> list[str]:
+    chosen = ["cluster.name=shop", f"cluster.etcd={etcd.endpoint}", f"cluster.size={size}"]
+    if secret is not None:
+        secret.write_text("a secret of these tests, long enough")
+        secret.chmod(0o600)
+        chosen.append(f"cluster.secret_file={secret}")
+    return [word for one in chosen for word in ("--set", one)]
+
+
+Start = Callable[..., BrokerProcess]
+
+
+def test_without_a_leader_a_client_waits_a_little_and_is_told(
+    etcd: Etcd, start_broker: Start, tmp_path: Path
+) -> None:
+    member = start_broker("--name", "a", "--peer", "127.0.0.1:0", *settings(etcd, tmp_path / "secret", 2))
+    assert re.search(r" peer=127\.0\.0\.1:\d+ state=joining pid=\d+$", member.ready_line)
+    began_s = time.monotonic()
+    with pytest.raises(AMQPError, match=r"320.*no member of the cluster leads now; try again"):
+        pika.BlockingConnection(pika.ConnectionParameters(member.address.host, member.address.port))
+
+    assert 0.8 < time.monotonic() - began_s < 4
+    member.stop()
+
+
+def test_a_client_that_waits_is_served_as_soon_as_the_member_leads_itself(
+    etcd: Etcd, start_broker: Start, tmp_path: Path
+) -> None:
+    member = start_broker("--name", "a", "--peer", "127.0.0.1:0", *settings(etcd, tmp_path / "secret", 1))
+    where = member.address
+    with pika.BlockingConnection(pika.ConnectionParameters(where.host, where.port)) as link:
+        channel = link.channel()
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"x")
+    member.stop()
+
+
+def test_a_member_that_was_alone_keeps_all_when_it_starts_again(
+    etcd: Etcd, start_broker: Start, tmp_path: Path
+) -> None:
+    member = start_broker("--name", "a", "--peer", "127.0.0.1:0", *settings(etcd, tmp_path / "secret", 1))
+    where = member.address
+    with pika.BlockingConnection(pika.ConnectionParameters(where.host, where.port)) as link:
+        channel = link.channel()
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        for number in range(50):
+            channel.basic_publish("", "q", str(number).encode(), pika.BasicProperties(delivery_mode=2))
+    member.kill()
+    member.start()
+    time.sleep(0.3)
+    link = pika.BlockingConnection(pika.ConnectionParameters(where.host, where.port))
+    found = [link.channel().basic_get("q", auto_ack=True)[2] for _ in range(50)]
+
+    assert found == [str(number).encode() for number in range(50)]
+    link.close()
+
+
+def test_a_leader_that_cannot_prove_it_leads_tells_its_clients_nothing_until_it_can(
+    etcd: Etcd, start_broker: Start, tmp_path: Path
+) -> None:
+    member = start_broker("--name", "a", "--peer", "127.0.0.1:0", *settings(etcd, tmp_path / "secret", 1))
+    where = pika.ConnectionParameters(member.address.host, member.address.port)
+    link = pika.BlockingConnection(where)
+    channel = link.channel()
+    channel.queue_declare("q", durable=True)
+    etcd.pause()
+    log = member.log_path
+    wait_until("the lease has run out", lambda: "state=fenced" in log.read_text())
+    threading.Timer(2, etcd.resume).start()
+    with pytest.raises(AMQPError, match="no member of the cluster leads now"):
+        pika.BlockingConnection(where)
+    assert "state=active" not in log.read_text().rpartition("state=fenced")[2]
+    channel.queue_declare("q", passive=True)
+
+    after = log.read_text().rpartition("state=fenced")[2]
+    assert "state=active" in after, "it was answered while nobody could know whether it was true"
+    link.close()
+
+
+def test_a_member_that_others_cannot_reach_or_that_anybody_could_join_does_not_start(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    for address, secret, words in (
+        ("0.0.0.0:0", tmp_path / "secret", "must be the address by which other members reach this one"),
+        ("127.0.0.1:0", tmp_path / "short", "must hold at least 16 bytes"),
+    ):
+        chosen = settings(etcd, secret, 1)
+        if secret.name == "short":
+            secret.write_text("secret")
+        command = [sys.executable, "-m", "tidemark", "serve", "--data", str(tmp_path / "data")]
+        command += ["--amqp", "127.0.0.1:0", "--admin", "", "--peer", address, *chosen]
+        environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        assert words in done.stderr
