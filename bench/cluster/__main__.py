@@ -1,0 +1,284 @@
+"""`make bench-cluster`: three nodes on this machine, in turn with three of RabbitMQ and three of NATS JetStream.
+
+In every round each contestant starts a fresh cluster, alone on the machine, and runs all publishing cases on it; failover
+and catch-up have a fresh cluster each. Every other round goes the other way round. A run that fails costs its figures, not
+the campaign.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import rabbitmq
+from bench.build import BuildFailedError, build
+from bench.cluster import plot, report
+from bench.cluster.cases import ALL, ALONE, CASES, FULL, NATS, QUICK, RABBITMQ, Case, Kind, Scale, select
+from bench.cluster.catchup import catch_up
+from bench.cluster.contestants import Cluster
+from bench.cluster.failover import failover
+from bench.cluster.nats import NatsCluster
+from bench.cluster.publishing import idle, load_amqp, publish
+from bench.cluster.rabbitmq import RabbitCluster
+from bench.cluster.tidemark import Chain, Standby, TidemarkCluster, etcd_version
+from bench.machine import WarmMemory, disk_of, facts
+from bench.measure import Figures, RunFailedError
+from bench.options import ROOT, campaign_parser
+from bench.proc import ServerFailedError
+from bench.results import Results
+from bench.streams import nats
+from bench.tidemark_server import TidemarkServer
+from tidemark.cli import CommandError
+
+_CLUSTERS: dict[str, Callable[[Path], Cluster]] = {
+    each.name: each for each in (Standby, Chain, RabbitCluster, NatsCluster)
+}
+_FAILURES = (RunFailedError, ServerFailedError, CommandError, OSError)
+"""What costs a run its figures; anything else is a fault of this program."""
+_TOGETHER = (Kind.IDLE, Kind.PUBLISH, Kind.COST)
+"""These run one after the other on the same cluster."""
+
+Say = Callable[[str], None]
+
+
+def _arguments(words: list[str] | None) -> argparse.Namespace:
+    parser = campaign_parser("python -m bench.cluster", __doc__, "benchmarks.md")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds (3; quick 1)")
+    parser.add_argument("--kills", type=int, metavar="N", help="kills a round and contestant (34; quick 5)")
+    parser.add_argument("--contestants", default=",".join(ALL), metavar="A,B", help="which, in order")
+    options = parser.parse_args(words)
+    if unknown := set(options.contestants.split(",")) - set(ALL):
+        parser.error(f"nobody is called {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}")
+    for name in ("rounds", "kills"):
+        value = getattr(options, name)
+        if value is not None and not 1 <= value <= 1000:
+            parser.error(f"--{name} is from 1 to 1000")
+    if options.warm_memory is None:
+        options.warm_memory = not options.quick
+    return options
+
+
+def _scale(options: argparse.Namespace) -> Scale:
+    scale = QUICK if options.quick else FULL
+    return dataclasses.replace(
+        scale, rounds=options.rounds or scale.rounds, kills=options.kills or scale.kills
+    )
+
+
+def _available(names: list[str], say: Say) -> list[str]:
+    """Who can run here; one line for each that cannot."""
+    found = []
+    for name in names:
+        try:
+            if name == RABBITMQ:
+                rabbitmq.ensure_installed()
+            elif name == NATS:
+                nats.ensure_installed()
+            elif not etcd_version():
+                say(f"{name} is skipped: there is no program 'etcd' (Debian: apt-get install etcd-server)")
+                continue
+        except (rabbitmq.RabbitMQUnavailableError, nats.NatsUnavailableError) as missing:
+            say(str(missing))
+        else:
+            found.append(name)
+    return found
+
+
+def measure(case: Case, cluster: Cluster, scale: Scale, folder: Path, say: Say) -> list[Figures]:
+    """The figures of one case on a cluster that runs.
+
+    Raises:
+        RunFailedError: something was not as it should be; figures of such a run mean nothing.
+        ServerFailedError: a node did not start, or ended.
+    """
+    match case.kind:
+        case Kind.IDLE:
+            return [idle(cluster, scale)]
+        case Kind.PUBLISH:
+            return [publish(case, cluster, scale)]
+        case Kind.COST:
+            leader = cluster.leader()
+            return [_cost(case, cluster.ports[leader], [cluster.pid(leader)], scale)]
+        case Kind.KILL | Kind.FREEZE:
+            return failover(case, cluster, scale, say)
+        case Kind.CATCH_UP:
+            assert isinstance(cluster, TidemarkCluster)
+            return [catch_up(case, cluster, scale, folder)]
+
+
+def _cost(case: Case, port: int, pids: list[int], scale: Scale) -> Figures:
+    figures = load_amqp(case, port, pids, scale)
+    return figures | {"cpu_s_per_gb": figures["cpu_s_per_million"] * 1e3 / case.size}
+
+
+def _groups(chosen: list[Case], contestant: str) -> list[list[Case]]:
+    """The cases of a contestant, those together that share a cluster."""
+    own = [case for case in chosen if contestant in case.contestants]
+    together = [case for case in own if case.kind in _TOGETHER]
+    return [group for group in (together, *([case] for case in own if case.kind not in _TOGETHER)) if group]
+
+
+def campaign(
+    chosen: list[Case], contestants: list[str], scale: Scale, folder: Path, results: Results, say: Say
+) -> None:
+    """Measure everything and put it into `results`."""
+    for number in range(1, scale.rounds + 1):
+        order = contestants if number % 2 else list(reversed(contestants))
+        if any(case.kind is Kind.COST for case in chosen):
+            _alone([case for case in chosen if case.kind is Kind.COST], scale, folder, results, say)
+        for contestant in order:
+            for group in _groups(chosen, contestant):
+                say(f"round {number}, {contestant}: {', '.join(case.name for case in group)}")
+                _on_cluster(group, contestant, scale, folder, results, say)
+
+
+def _on_cluster(
+    group: list[Case], contestant: str, scale: Scale, folder: Path, results: Results, say: Say
+) -> None:
+    place = Path(tempfile.mkdtemp(prefix=f"{contestant}-", dir=folder))
+    began = time.monotonic()
+    try:
+        with _CLUSTERS[contestant](place / "nodes") as cluster:
+            say(f"  up after {time.monotonic() - began:.0f} s")
+            for case in group:
+                _one(
+                    case,
+                    contestant,
+                    results,
+                    say,
+                    partial(measure, case, cluster, scale, place, say),
+                )
+    except _FAILURES as failure:
+        _failed(f"{group[0].name}, {contestant}", failure, results, say)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _alone(cases: list[Case], scale: Scale, folder: Path, results: Results, say: Say) -> None:
+    place = Path(tempfile.mkdtemp(prefix="alone-", dir=folder))
+    try:
+        with TidemarkServer(place) as server:
+            for case in cases:
+                _one(
+                    case,
+                    ALONE,
+                    results,
+                    say,
+                    partial(_alone_once, case, server, scale),
+                )
+    except _FAILURES as failure:
+        _failed(f"{cases[0].name}, {ALONE}", failure, results, say)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _alone_once(case: Case, server: TidemarkServer, scale: Scale) -> list[Figures]:
+    return [_cost(case, server.port, [server.pid], scale)]
+
+
+def _one(case: Case, contestant: str, results: Results, say: Say, run: Callable[[], list[Figures]]) -> None:
+    try:
+        found = run()
+    except (RunFailedError, OSError) as failure:
+        _failed(f"{case.name}, {contestant}", failure, results, say)
+        return
+    for figures in found:
+        results.add(case.name, contestant, figures)
+    words = "  ".join(f"{name}={report.figure(value)}" for name, value in found[-1].items())
+    say(f"  {case.name}: {words}")
+
+
+def _failed(what: str, failure: BaseException, results: Results, say: Say) -> None:
+    sentence = " ".join(str(failure).split())[:400]
+    results.failures.append(f"{what}: {sentence}")
+    say(f"  {what} failed: {sentence}")
+
+
+def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> int:
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if disk_of(options.folder).startswith("tmpfs"):
+        say(f"{options.folder} is in memory (tmpfs): figures of durable publishing mean nothing there")
+    started = datetime.datetime.now().astimezone()
+    results, scale = Results(), _scale(options)
+    machine = facts(options.folder) | {"etcd": etcd_version()}
+    machine.pop("redis")
+    with ExitStack() as cleanup:
+        folder = Path(tempfile.mkdtemp(prefix="bench-cluster-", dir=options.folder))
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        contestants = _available(options.contestants.split(","), say)
+        if options.warm_memory and contestants:
+            cleanup.enter_context(WarmMemory(folder, say))
+        fault: BaseException | None = None
+        stopped_early = False
+        try:
+            campaign(chosen, contestants, scale, folder, results, say)
+        except BaseException as stopped:
+            say(f"stopped ({type(stopped).__name__}); this is what was measured until now")
+            stopped_early = True
+            fault = None if isinstance(stopped, KeyboardInterrupt) else stopped
+    if fault is not None and not results.runs:
+        raise fault
+    if not results.runs:
+        say("nothing was measured")
+        return 1
+    settings = {
+        "date": started.strftime("%Y-%m-%d %H:%M %z"),
+        "quick": options.quick,
+        "stopped": stopped_early,
+        **dataclasses.asdict(scale),
+        "contestants": contestants,
+        "cases": [case.name for case in chosen],
+    }
+    report.print_tables(results, console)
+    whole = len(chosen) == len(CASES) and contestants == list(ALL)
+    kind = "quick" if options.quick else "all" if whole else "-".join(case.name for case in chosen)[:60]
+    path = report.RESULTS / f"{started.strftime('%Y-%m-%dT%H%M%S')}-cluster-{kind}.json"
+    report.write_json(results, machine, settings, path)
+    say(f"figures: {path.relative_to(ROOT)}")
+    if fault is not None:
+        raise fault
+    if options.docs if options.docs is not None else whole and not options.quick and not results.failures:
+        report.write_page(report.markdown(results, machine, settings, plot.draw(results)))
+    return 1 if results.failures else 0
+
+
+def main(words: list[str] | None = None) -> int:
+    options = _arguments(words)
+    console = Console()
+    if not console.is_terminal:  # a log has no width of its own; tables want some
+        console = Console(width=180)
+    if options.list:
+        for case in CASES:
+            console.print(f"{case.name:22} {case.title}")
+        return 0
+    try:
+        chosen = select(options.case)
+        if options.from_json:
+            results, machine, settings = report.read_json(options.from_json)
+            report.print_tables(results, console)
+            if options.docs:
+                report.write_page(report.markdown(results, machine, settings, plot.draw(results)))
+            return 0
+        build()
+    except (ValueError, BuildFailedError) as wrong:
+        console.print(str(wrong), markup=False)
+        return 2
+    return _run(options, chosen, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""What is measured on three nodes: every case as data, and the bars that the figures are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+
+STANDBY, CHAIN, RABBITMQ, NATS, ALONE = "tidemark-standby", "tidemark-chain", "rabbitmq", "nats", "alone"
+OURS = (STANDBY, CHAIN)
+ALL = (*OURS, RABBITMQ, NATS)
+NAMES = {
+    STANDBY: "Tidemark standby",
+    CHAIN: "Tidemark chain",
+    RABBITMQ: "RabbitMQ quorum queue",
+    NATS: "NATS JetStream R3",
+    ALONE: "Tidemark alone",
+}
+
+
+class Kind(Enum):
+    IDLE = "idle"
+    PUBLISH = "publish"
+    COST = "cost"
+    KILL = "kill"
+    FREEZE = "freeze"
+    CATCH_UP = "catch up"
+
+
+class Statistic(Enum):
+    """Which of the runs' values a bar is about."""
+
+    MEDIAN = "p50"
+    P99 = "p99"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What one figure of a contestant must be: `factor` itself, or so many times that of another one."""
+
+    metric: str
+    ours: str
+    factor: float
+    text: str
+    against: str = ""
+    at_most: bool = False
+    statistic: Statistic = Statistic.MEDIAN
+
+    def met_by(self, value: float) -> bool:
+        return value <= self.factor if self.at_most else value >= self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    title: str
+    kind: Kind
+    contestants: tuple[str, ...] = ALL
+    size: int = 100
+    window: int = 0
+    publishers: int = 1
+    bars: tuple[Bar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is done: everything is bounded in count or time."""
+
+    rounds: int
+    seconds: float
+    warmup_s: float
+    kills: int
+    """A round, of each contestant's leader."""
+    freezes: int
+    messages: int
+    """That a member which returns with nothing has to catch up with."""
+
+
+FULL = Scale(rounds=3, seconds=5, warmup_s=1.5, kills=34, freezes=10, messages=1_000_000)
+QUICK = Scale(rounds=1, seconds=2, warmup_s=0.7, kills=5, freezes=2, messages=1_000_000)
+
+
+def _publish_bars() -> tuple[Bar, ...]:
+    metric = "confirmed_per_cpu_s"
+    wanted = ((RABBITMQ, 3.0, "3 × RabbitMQ"), (NATS, 2.0, "2 × JetStream"))
+    return tuple(
+        Bar(metric, ours, factor, f"{NAMES[ours]}: confirmed a CPU second at least {words}", against)
+        for ours in OURS
+        for against, factor, words in wanted
+    )
+
+
+def _publish(size: int, label: str, window: int, publishers: int) -> Case:
+    who = "one publisher" if publishers == 1 else f"{publishers} publishers"
+    return Case(
+        f"publish-{label}-w{window}-x{publishers}",
+        f"confirmed publishes, {size:,} B, {who}, {window:,} unconfirmed each",
+        Kind.PUBLISH,
+        size=size,
+        window=window,
+        publishers=publishers,
+        bars=_publish_bars(),
+    )
+
+
+def _failover_bars() -> tuple[Bar, ...]:
+    found = []
+    for ours in OURS:
+        for statistic, limit in ((Statistic.MEDIAN, 1.0), (Statistic.P99, 2.0)):
+            words = f"{NAMES[ours]}: kill to next confirm, {statistic.value}, below {limit:.0f} s"
+            found.append(Bar("next_confirm_s", ours, limit, words, at_most=True, statistic=statistic))
+        found.append(_none_lost(ours))
+    return tuple(found)
+
+
+def _none_lost(ours: str) -> Bar:
+    words = f"{NAMES[ours]}: no confirmed message lost"
+    return Bar("lost", ours, 0, words, at_most=True, statistic=Statistic.MAX)
+
+
+def _freeze_bars() -> tuple[Bar, ...]:
+    words = "freeze to next confirm below 3 s, at most"
+    limits = tuple(
+        Bar("next_confirm_s", ours, 3, f"{NAMES[ours]}: {words}", at_most=True, statistic=Statistic.MAX)
+        for ours in OURS
+    )
+    return (*limits, *map(_none_lost, OURS))
+
+
+def _catch_up_bars() -> tuple[Bar, ...]:
+    return tuple(
+        bar
+        for ours in OURS
+        for bar in (
+            Bar("share_of_bulk", ours, 0.5, f"{NAMES[ours]}: at least 50 % of a bulk copy"),
+            Bar(
+                "foreground_loss",
+                ours,
+                0.2,
+                f"{NAMES[ours]}: publishers lose less than 20 % meanwhile",
+                at_most=True,
+            ),
+        )
+    )
+
+
+CASES: tuple[Case, ...] = (
+    Case("idle", "CPU of all server processes while nothing happens", Kind.IDLE),
+    *(
+        _publish(size, label, window, publishers)
+        for size, label in ((100, "100b"), (1024, "1kb"))
+        for window in (1, 100, 1000)
+        for publishers in (1, 4)
+    ),
+    *(
+        Case(
+            f"cost-{label}",
+            f"what replication costs the leader: its own CPU, {size:,} B, 1,000 unconfirmed",
+            Kind.COST,
+            (ALONE, *OURS),
+            size=size,
+            window=1000,
+        )
+        for size, label in ((100, "100b"), (16384, "16kb"))
+    ),
+    Case(
+        "failover-kill",
+        "SIGKILL of the leader under load, until the next confirm",
+        Kind.KILL,
+        bars=_failover_bars(),
+    ),
+    Case(
+        "failover-freeze",
+        "SIGSTOP of the leader under load, until the next confirm",
+        Kind.FREEZE,
+        bars=_freeze_bars(),
+    ),
+    Case(
+        "catch-up",
+        "a member returns with an empty store: 1,000,000 messages of 100 B",
+        Kind.CATCH_UP,
+        OURS,
+        window=100,
+        bars=_catch_up_bars(),
+    ),
+)
+
+
+def select(patterns: list[str]) -> list[Case]:
+    """The cases that any pattern names; all without patterns.
+
+    Raises:
+        ValueError: a pattern names none.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(case.name, pattern) for case in CASES):
+            raise ValueError(f"no case is called {pattern!r}; --list names them")
+    return [case for case in CASES if not patterns or any(fnmatchcase(case.name, one) for one in patterns)]
+
+
+def bars() -> Iterator[tuple[Case, Bar]]:
+    for case in CASES:
+        for bar in case.bars:
+            yield case, bar

@@ -1,0 +1,95 @@
+"""Draws the figures of a campaign as SVG files: confirmed publishes a CPU second, and failover times one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bench.cluster.cases import ALL, CASES, CHAIN, NAMES, NATS, RABBITMQ, STANDBY, Kind
+from bench.cluster.report import IMAGES, values
+from bench.results import Results
+
+_COLOURS = {STANDBY: "#0b7285", CHAIN: "#66d9e8", RABBITMQ: "#e8590c", NATS: "#5f3dc4"}
+_LIMITS = {Kind.KILL: ((1, "p50 bar"), (2, "p99 bar")), Kind.FREEZE: ((3, "bar"),)}
+
+
+def draw(results: Results, folder: Path = IMAGES) -> list[Path]:
+    """Write the plots; returns their paths, none where matplotlib is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        return []
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "tidemark"  # the same figures make the same file
+    matplotlib.rcParams["font.size"] = 9
+    import matplotlib.pyplot as plt
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    published = [case.name for case in CASES if case.kind is Kind.PUBLISH and case.name in results.runs]
+    failed = [case for case in CASES if case.kind in _LIMITS and case.name in results.runs]
+    for name, wanted in (("bench-cluster-cpu", published), ("bench-cluster-failover", failed)):
+        if not wanted:
+            continue
+        if name == "bench-cluster-cpu":
+            figure, axis = plt.subplots(figsize=(9, 2 + 0.55 * len(published)), layout="constrained")
+            _draw_cpu(axis, results, published)
+            figure.legend(fontsize=7, frameon=False, loc="outside lower center", ncols=len(ALL))
+        else:
+            figure, axes = plt.subplots(1, len(failed), figsize=(11, 3), layout="constrained", squeeze=False)
+            for axis, case in zip(axes[0], failed, strict=True):
+                _draw_failover(axis, results, case.name, case.kind)
+        paths.append(folder / f"{name}.svg")
+        figure.savefig(paths[-1], metadata={"Date": None})
+        plt.close(figure)
+    return paths
+
+
+def _tidy(axis: Any) -> None:
+    axis.invert_yaxis()
+    axis.grid(axis="x", alpha=0.3)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_cpu(axis: Any, results: Results, cases: list[str]) -> None:
+    """Grouped bars on a logarithmic axis, each with the spread of its rounds."""
+    height = 0.8 / len(ALL)
+    for place, name in enumerate(ALL):
+        for row, case in enumerate(cases):
+            found = results.spread(case, name, "confirmed_per_cpu_s")
+            if found is None:
+                continue
+            at = row + (place - (len(ALL) - 1) / 2) * height
+            label = NAMES[name] if row == 0 else None
+            axis.barh(at, found.median, height, color=_COLOURS[name], label=label)
+            axis.plot([found.low, found.high], [at, at], color="#343a40", linewidth=0.8)
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(cases)), [case.removeprefix("publish-") for case in cases])
+    axis.set_title(
+        "confirmed publishes a CPU second of all server processes (more is better)", fontsize=9, loc="left"
+    )
+    _tidy(axis)
+
+
+def _draw_failover(axis: Any, results: Results, case: str, kind: Kind) -> None:
+    names = [name for name in ALL if values(results, case, name, "next_confirm_s")]
+    for row, name in enumerate(names):
+        took = values(results, case, name, "next_confirm_s")
+        axis.scatter(took, [row] * len(took), s=14, alpha=0.6, color=_COLOURS[name])
+    for limit, label in _LIMITS[kind]:
+        axis.axvline(limit, color="#343a40", linewidth=0.8, linestyle="--")
+        axis.text(limit, 1, label, fontsize=7, ha="center", va="bottom", transform=axis.get_xaxis_transform())
+    axis.set_yticks(range(len(names)), [NAMES[name] for name in names], fontsize=8)
+    axis.set_xscale("log")
+    ticks = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
+    axis.set_xlim(ticks[0], ticks[-1])
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    axis.set_title(
+        "seconds from " + ("SIGKILL" if kind is Kind.KILL else "SIGSTOP") + " to the next confirm",
+        fontsize=9,
+        loc="left",
+        pad=12,
+    )
+    _tidy(axis)
