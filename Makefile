@@ -12,7 +12,7 @@ define SPARK_TESTS
 	$(PYTEST) tests/spark/crash
 endef
 
-.PHONY: help setup services build demo test check quick test-pure sim kill fuzz interop bench test-spark crash bench-spark docs clean
+.PHONY: help setup services build demo test check quick test-pure sim kill fuzz interop bench test-spark crash bench-spark bench-cluster docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,8 +33,10 @@ setup: build ## a virtual environment with everything, compiled modules built
 services: ## the servers and tools that tests use (Debian packages, when root)
 	@tools/services.sh
 
-demo: setup ## orders over AMQP, Spark, three sinks, everything killed once, and all equal in the end
+demo: setup ## orders over AMQP, Spark, three sinks, three brokers; everything killed once, all equal in the end
+	@tools/services.sh etcd-server
 	@$(BIN)/python examples/demo
+	@$(BIN)/python examples/cluster
 
 test: setup services check ## everything: checks, unit, contract, simulation, interop, kill -9
 	$(PYTEST) tests/unit tests/contract tests/arch -n 2
@@ -81,6 +83,9 @@ crash: setup services ## everything of a pipeline killed under load: KILLS=200 S
 
 bench-spark: setup services ## the pipeline's speed beside Spark's own reader and a bare COPY: ARGS="--quick"
 	$(BIN)/python -m bench.spark $(ARGS)
+
+bench-cluster: setup services ## three nodes beside three of RabbitMQ and of NATS: publishing, failover, catch-up: ARGS="--quick"
+	$(BIN)/python -m bench.cluster $(ARGS)
 
 docs: setup ## pages made from the code: configuration, errors, command line
 	$(BIN)/python tools/make_docs.py
