@@ -309,8 +309,9 @@ def heal(world: World) -> None:
     for machine in world.machines.values():
         machine.disk.capacity = ROOM
         machine.disk.slowness = 1
+        # A disk may have failed while the process stood still: it finds out when it runs again.
+        machine.may_fail = machine.may_fail and machine.frozen and machine.disk._fail_in is None
         machine.disk._fail_in = None
-        machine.may_fail = False
         machine.disk.stall(False)
         machine.thaw()
         if not machine.running:
