@@ -54,7 +54,6 @@ from tidemark.cluster.mode import (
     Reset,
     Rewind,
     Send,
-    Show,
     Skip,
     State,
     Stored,
@@ -418,8 +417,6 @@ class Member:
                 self._kept = False
             case Complete(upto):
                 self._completed(upto)
-            case Show():
-                pass
             case Dial(peer):
                 self._source = peer
                 self._outside.dial(peer)

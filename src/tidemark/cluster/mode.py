@@ -1,13 +1,13 @@
 """The one question that every cluster mode answers: what does this event make this member do?
 
 The member appends first and asks afterwards, so a mode never holds messages: it moves sequence numbers.
-`Complete` is the promise to publishers, `Show` the promise to consumers. When each may be said, and who sends to
+`Complete` is the promise, to publishers and to consumers alike. When it may be said, and who sends to
 whom, is all that tells one mode from another.
 
     store ─Stored, Durable─►┐                 ┌─► Send(peer, after)      ship what comes behind `after`
     links ─PeerUp, PeerDown,│                 ├─► Tell(peer, message)    hello, offer, acked, completed
-           PeerSaid, Given ─┤   step(event)   ├─► Keep / Refuse          store what a peer gave, or not
-    views ─ViewChanged,     ├────────────────►├─► Complete, Show         publishers; consumers
+           PeerSaid, Given ─┤   step(event)   ├─► Keep / Skip            store what a peer gave, or not
+    views ─ViewChanged,     ├────────────────►├─► Complete               publishers; consumers
            MemberGone, Lease│                 ├─► Lead, Follow, Fence    what this member is now
     clock ─Tick ───────────►│                 ├─► Rewind, Reset          cut the logs back; begin again
     admin ─Asked ──────────►┘                 └─► Propose, Wake          ask for another view; call me then
@@ -214,13 +214,6 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
-    """Readers on this member may see the messages up to here."""
-
-    journal: int
-
-
-@dataclass(frozen=True, slots=True)
 class Dial:
     """Keep a link to this peer, our source; to nobody if None."""
 
@@ -325,7 +318,6 @@ Effect = (
     | Keep
     | Skip
     | Complete
-    | Show
     | Dial
     | Belong
     | Lead

@@ -58,7 +58,6 @@ from tidemark.cluster.mode import (
     Reset,
     Rewind,
     Send,
-    Show,
     Skip,
     State,
     Stored,
@@ -198,7 +197,6 @@ class Replica:
         self._stable = Ends()
         """What of it is on the disk here: never cut back."""
         self._reported = Ends()
-        self._shown = 0
         # Shutting down.
         self._closing: Ends | None = None
         self._closing_since: int | None = None
@@ -372,7 +370,7 @@ class Replica:
         if led or before is None or before.leader != view.leader:
             self._out.append(Follow(view.leader if view.leader != self.me else None))
         if led:
-            self._kept, self._reported, self._shown = None, Ends(), 0
+            self._kept, self._reported = None, Ends()
         self._aim()
         if self._linked:
             self._hello_wanted = True
@@ -544,7 +542,7 @@ class Replica:
         """The logs are cut and the links closed; the member opens the one to the source again."""
         self._linked = self._session = self._in_line = self._vouched = self._hello_wanted = False
         self._hello_at = self._kept = self._acked = None
-        self._reported, self._shown = Ends(), 0
+        self._reported = Ends()
         for reader in self._readers:
             self._out.append(Hush(reader))
         self._readers.clear()
@@ -880,11 +878,6 @@ class Replica:
             if self._reported != self._stable:
                 self._reported = self._stable
                 self._out.append(Complete(self._stable))
-        early = self._reign is not None and self._topology.shows_stored
-        shown = self._facts.ends.journal if early else self._stable.journal
-        if shown > self._shown:
-            self._shown = shown
-            self._out.append(Show(shown))
         if self.view is not None:
             for name, reader in self._readers.items():
                 if reader.told != self._completed:
@@ -963,7 +956,7 @@ class Replica:
         self._histories.discard(view.history)
         self._become(State.JOINING, "it was demoted")
         self._out.append(Follow(None))
-        self._kept, self._reported, self._shown = None, Ends(), 0
+        self._kept, self._reported = None, Ends()
 
     def _drop(self, member: Name) -> Answer:
         reign = self._reign

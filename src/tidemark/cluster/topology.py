@@ -8,9 +8,6 @@ from tidemark.model.peers import Name, View
 
 
 class Topology(Protocol):
-    shows_stored: bool
-    """Consumers at the leader see what it has stored, not only what is complete."""
-
     def source(self, view: View, member: Name) -> Name:
         """From whom a ready member that does not lead reads."""
 

@@ -19,7 +19,6 @@ from tidemark.cluster.mode import (
     Quit,
     Reset,
     Rewind,
-    Show,
     Skip,
     State,
     Stored,
@@ -141,7 +140,7 @@ def test_a_follower_completes_what_the_leader_says_and_its_own_disk_has() -> Non
     assert only(member.hear("a", Completed(1, Ends(2, 9))), Complete) == [Complete(Ends(2, 5))]
     member.put(H1)
     effects = member.sync()
-    assert only(effects, Complete) == [Complete(Ends(2, 6))] and only(effects, Show) == [Show(6)]
+    assert only(effects, Complete) == [Complete(Ends(2, 6))]
 
 
 def test_completed_may_come_twice_or_late() -> None:

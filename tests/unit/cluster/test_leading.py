@@ -27,7 +27,6 @@ from tidemark.cluster.mode import (
     Propose,
     Quit,
     Send,
-    Show,
     State,
     Tick,
     Unfence,
@@ -266,14 +265,6 @@ def test_the_others_are_told_what_is_complete() -> None:
     assert told(leader.acked_by("b"), Completed) == [("b", Completed(2, leader.store.durable))]
 
 
-def test_in_a_standby_consumers_see_what_is_stored_and_in_a_chain_what_is_complete() -> None:
-    """H-8"""
-    standby, chain = an_active("ab"), an_active("ab", "chain")
-    assert only(standby.write(), Show) == [Show(standby.store.ends.journal)]
-    assert only(chain.write(), Show) == []
-    assert only(chain.acked_by("b"), Show) == [Show(chain.store.ends.journal)]
-
-
 def test_in_a_chain_the_head_counts_those_that_it_has_no_link_with() -> None:
     leader = a_leader("abc", "chain")
     leader.greeted_by("b")
@@ -303,7 +294,7 @@ def test_a_leader_whose_lease_runs_out_confirms_and_shows_nothing() -> None:
     assert only(leader.after(20), Fence) and leader.state is State.FENCED
 
     effects = leader.write() + leader.acked_by("b")
-    assert only(effects, Complete) == [] and only(effects, Show) == []
+    assert only(effects, Complete) == []
 
 
 def test_a_lease_that_comes_back_lifts_the_fence_and_confirms_what_waited() -> None:

@@ -56,7 +56,6 @@ from tidemark.cluster.mode import (
     Reset,
     Rewind,
     Send,
-    Show,
     Skip,
     State,
     Stored,
@@ -418,8 +417,7 @@ class World:
                 pass  # what was given is kept where it arrives
             case Complete(upto):
                 self._check_complete(machine, upto)
-            case Show(journal):
-                self._check_show(machine, journal)
+                self._check_show(machine, upto.journal)
             case Dial(peer):
                 self._dial(machine, peer)
             case Belong(cluster, epoch):

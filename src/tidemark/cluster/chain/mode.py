@@ -21,8 +21,6 @@ from tidemark.model.peers import Name, View
 class Line:
     """Each reads from the one before it."""
 
-    shows_stored = False
-
     def __init__(self, tails: int) -> None:
         self._tails = tails
 

@@ -1,7 +1,7 @@
 """Hot standby: the leader serves clients and feeds every other member.
 
 publisher ─► leader ─► backup          a publish is confirmed when all ready backups have it on disk
-consumer ◄──   │  └──► backup          a consumer may see it before: an unconfirmed message may vanish
+consumer ◄──   │  └──► backup          and then a consumer may see it
                └────► catching up
 
 """
@@ -17,8 +17,6 @@ from tidemark.model.peers import Name, View
 
 class Star:
     """Everybody reads from the leader."""
-
-    shows_stored = True
 
     def source(self, view: View, member: Name) -> Name:  # noqa: ARG002
         return view.leader
