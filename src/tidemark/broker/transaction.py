@@ -83,7 +83,12 @@ class Transaction:
                 settlement.requeue(popped)
             self.rollback()
             return Published(error=error, failed_row=0)
-        published = self._publishing.publish(run, now_ms)
+        arena = self._publishing.broker.arena
+        arena.batch_seq = arena.next_seq
+        try:
+            published = self._publishing.publish(run, now_ms)
+        finally:
+            arena.batch_seq = 0
         assert published.error is None and not published.refused
         for popped, outcome in self._settled:
             self._settle(popped, outcome, now_ms)

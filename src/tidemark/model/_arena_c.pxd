@@ -19,7 +19,7 @@ cdef packed struct Head:
     uint8_t priority
     uint8_t spare
     uint16_t spare2
-    uint32_t spare3
+    uint32_t batch
 
 
 cdef struct Extent:
@@ -36,6 +36,7 @@ cdef struct Extent:
 
 cdef class Arena:
     cdef public uint64_t next_seq
+    cdef public uint64_t batch_seq
     cdef public uint64_t turn
     cdef public uint64_t shown_seq
     cdef public list hidden

@@ -310,7 +310,7 @@ cdef class Writer:
         head.priority = priority
         head.spare = 0
         head.spare2 = 0
-        head.spare3 = 0
+        head.batch = <uint32_t>(seq - self.arena.batch_seq) if self.arena.batch_seq else 0
         at += sizeof(Head)
         memcpy(at, targets, 4 * count)
         at += 4 * count

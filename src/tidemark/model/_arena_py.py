@@ -59,6 +59,8 @@ class _Extent:
 class Arena:
     def __init__(self) -> None:
         self.next_seq = 1
+        self.batch_seq = 0
+        """Where the all-or-nothing batch began whose messages are being written; 0: they come alone."""
         self.turn = 0
         """Counts turns of the loop; an extent remembers the one it was last read in."""
         self.shown_seq = EVERYTHING
@@ -251,9 +253,22 @@ class Writer:
         seq = self.arena.next_seq
         self.arena.next_seq += len(targets)
         record = records.encode_message(
-            seq, targets, now_ms, ttl_ms, priority, persistent, exchange, key, properties, body
+            seq,
+            targets,
+            now_ms,
+            ttl_ms,
+            priority,
+            persistent,
+            exchange,
+            key,
+            properties,
+            body,
+            batch=self._batch(seq),
         )
         return seq, self.append(record)
+
+    def _batch(self, seq: int) -> int:
+        return seq - self.arena.batch_seq if self.arena.batch_seq else 0
 
     def put_keyed(
         self,
@@ -274,7 +289,19 @@ class Writer:
         seq = self.arena.next_seq
         self.arena.next_seq += 1
         record = records.encode_message(
-            seq, (target,), now_ms, None, 0, True, b"", key, properties, body, keyed or b"", flags
+            seq,
+            (target,),
+            now_ms,
+            None,
+            0,
+            True,
+            b"",
+            key,
+            properties,
+            body,
+            keyed or b"",
+            flags,
+            self._batch(seq),
         )
         return seq, self.append(record)
 

@@ -9,14 +9,15 @@ replica, and compaction moves them unchanged. Little-endian, padded to 8 bytes.
     +---------+------+-------+---------+---------------+---------------+---------+----------+
     32      33    34        36          40         41                  48
     +-------+-----+---------+-----------+----------+-------------------+
-    | exch. | key | keyed   | props len | priority | spare             |
-    | len   | len | key len |           |          |                   |
-    +-------+-----+---------+-----------+----------+-------------------+
+    | exch. | key | keyed   | props len | priority | spare, 3 | batch  |
+    | len   | len | key len |           |          |          |        |
+    +-------+-----+---------+-----------+----------+----------+--------+
     48  queue ids (4 bytes a target) · exchange · routing key · keyed key · properties · body · padding
 
 A MESSAGE that goes to n queues has n target ids and takes n consecutive sequence numbers, the
 first of which it carries: entry i of queue `targets[i]` is number `sequence + i`. Compaction writes 0 for
-a target whose entry is gone; it changes nothing else.
+a target whose entry is gone; it changes nothing else. A message of an all-or-nothing batch says in `batch` how many
+sequence numbers the batch took before it.
 
 The key under which a stream keeps a message follows from the stream's rule (`model/keys.py`), unless the
 record says it itself: KEYED, it is the keyed key; KEYLESS, there is none. TOMBSTONE: the message deletes its key.
@@ -129,6 +130,7 @@ def encode_message(
     body: bytes,
     keyed: bytes = b"",
     flags: int = 0,
+    batch: int = 0,
 ) -> bytes:
     """`flags` beside PERSISTENT: TOMBSTONE, KEYED (with `keyed`), KEYLESS."""
     parts = (exchange, key, keyed, properties, body)
@@ -149,7 +151,7 @@ def encode_message(
         priority,
         0,
         0,
-        0,
+        batch,
     )
     ids = struct.pack(f"<{len(targets)}I", *targets)
     return b"".join((head, ids, *parts)).ljust(length, b"\0")
@@ -198,6 +200,12 @@ def encode_catalog(seq: int, now_ms: int, change: bytes) -> bytes:
 
 def record_length(data: memoryview | bytes, at: int = 0) -> int:
     return int.from_bytes(data[at : at + 4], "little")
+
+
+def batch_first(data: memoryview | bytes, at: int = 0) -> int:
+    """The first sequence number of the batch that a MESSAGE belongs to: its own, when it came alone."""
+    seq = int.from_bytes(data[at + 8 : at + 16], "little")
+    return seq - int.from_bytes(data[at + 44 : at + 48], "little")
 
 
 def record_type(data: memoryview | bytes, at: int = 0) -> int:

@@ -1363,6 +1363,14 @@ cdef class StreamCore(Target):
             raise KeyError(seq)
         return entry.loc
 
+    def above(self, uint64_t seq):
+        """Where the record of the first entry above `seq` lies, and its sequence. None: there is none with its bytes."""
+        cdef Cursor cursor
+        cdef Entry *entry = NULL
+        if self._seek(seq, &cursor):
+            entry = self._next(&cursor)
+        return None if entry == NULL or entry.loc == 0 else (entry.loc, entry.seq)
+
     def holds(self, uint64_t seq):
         """Whether this entry is still here, current or superseded."""
         return self._find(seq) != NULL

@@ -462,6 +462,12 @@ class StreamCore(Target):
         """
         return self._by_seq[seq].loc
 
+    def above(self, seq: int) -> tuple[int, int] | None:
+        """Where the record of the first entry above `seq` lies, and its sequence. None: there is none with its bytes."""
+        later = [entry for entry in self._entries.values() if entry.seq > seq]
+        first = min(later, key=lambda entry: entry.seq, default=None)
+        return None if first is None or not first.loc else (first.loc, first.seq)
+
     def holds(self, seq: int) -> bool:
         """Whether this entry is still here, current or superseded."""
         return seq in self._by_seq

@@ -343,6 +343,13 @@ class Commit:
     # Do: nothing fails -----------------------------------------------------------------------
 
     def _do(self, now_ms: int) -> Committed:
+        self._broker.arena.batch_seq = self._broker.arena.next_seq
+        try:
+            return self._write(now_ms)
+        finally:
+            self._broker.arena.batch_seq = 0
+
+    def _write(self, now_ms: int) -> Committed:
         streams, batch, journal = self._broker.streams, self._batch, self._broker.journal
         first = last = 0
         for index, operation in enumerate(batch.operations):
