@@ -64,11 +64,12 @@ class ListenConfig:
     amqp: str = setting("127.0.0.1:5672", "Where AMQP clients connect, HOST:PORT. Empty is nowhere.")
     amqps: str = setting("", "Where AMQP clients connect with TLS, HOST:PORT. Empty is nowhere.")
     admin: str = setting("127.0.0.1:15672", "Where the management API listens, HOST:PORT. Empty is nowhere.")
+    admins: str = setting("", "Where the management API listens with TLS, HOST:PORT. Empty is nowhere.")
     peer: str = setting("", "Where other members of the cluster connect, HOST:PORT.")
     backlog: int = setting(1024, "Connections that may wait to be accepted.")
 
     def __post_init__(self) -> None:
-        for name in ("amqp", "amqps", "admin", "peer"):
+        for name in ("amqp", "amqps", "admin", "admins", "peer"):
             if getattr(self, name):
                 parse_address(f"listen.{name}", getattr(self, name))
         if self.backlog < 1:
@@ -111,6 +112,16 @@ class LimitsConfig:
     memory_high_bytes: int = setting(0, "The same in bytes; 0 leaves it to limits.memory_high.")
     disk_free_bytes_min: int = setting(1 * GiB, "Free disk space below which publishers wait.")
     connections_max: int = setting(50_000, "Connections at a time; one more is closed at once.")
+    connections_per_s_max: int = setting(
+        0, "Connections that are taken in a second; more are closed at once. 0 is no limit."
+    )
+    address_connections_per_s_max: int = setting(0, "The same, from one address.")
+    login_failures_max: int = setting(
+        10,
+        "Failed logins of one user from one address that are free; then each next try waits, longer every time. "
+        "An address for all users, and a user from all addresses, have ten times as many. 0 is no limit.",
+    )
+    login_wait_s_max: int = setting(60, "The longest wait between two tries to log in.")
     write_buffer_bytes: int = setting(
         256 * 1024, "What the system may hold unsent of a connection before we wait."
     )
@@ -118,19 +129,70 @@ class LimitsConfig:
     def __post_init__(self) -> None:
         if not 0 < self.memory_high <= 1:
             raise ConfigError(key="limits.memory_high", problem="must be above 0 and at most 1")
-        for name in ("memory_high_bytes", "disk_free_bytes_min"):
+        for name in (
+            "memory_high_bytes",
+            "disk_free_bytes_min",
+            "connections_per_s_max",
+            "address_connections_per_s_max",
+            "login_failures_max",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(key=f"limits.{name}", problem="must not be negative")
-        for name in ("connections_max", "write_buffer_bytes"):
+        for name in ("connections_max", "write_buffer_bytes", "login_wait_s_max"):
             if getattr(self, name) < 1:
                 raise ConfigError(key=f"limits.{name}", problem="must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    login_s: int = setting(8 * 3600, "How long a token of a login at the management API is good for.")
+    metrics: Literal["login", "totals", "open"] = setting(
+        "login",
+        "Who may read /metrics: users with the tag monitoring; sums for anybody; everything for anybody.",
+    )
+    audit: bool = setting(True, "Whether changes made through the management API are kept in audit.jsonl.")
+    audit_bytes_max: int = setting(16 << 20, "Size at which audit.jsonl is put aside and begun anew.")
+    audit_files_max: int = setting(8, "How many audit files are kept beside the one that is written.")
+
+    def __post_init__(self) -> None:
+        for name in ("login_s", "audit_files_max"):
+            if getattr(self, name) < 1:
+                raise ConfigError(key=f"admin.{name}", problem="must be at least 1")
+        if self.audit_bytes_max < 4096:
+            raise ConfigError(key="admin.audit_bytes_max", problem="must be at least 4096")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracingConfig:
+    endpoint: str = setting(
+        "",
+        "URL of an OpenTelemetry receiver (OTLP over HTTP, …/v1/traces) for traces of messages. Empty is none.",
+    )
+    sample: float = setting(
+        1.0, "Share of publishing channels whose messages are looked at for a trace context."
+    )
+    roots: bool = setting(False, "Whether messages that carry no trace context begin a trace of their own.")
+    messages_per_s_max: int = setting(200, "Most messages that are traced in a second.")
+    service: str = setting("tidemark", "The name of this service in traces.")
+
+    def __post_init__(self) -> None:
+        if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
+            raise ConfigError(
+                key="tracing.endpoint", problem=f"must be an http or https URL, not {self.endpoint!r}"
+            )
+        if not 0 <= self.sample <= 1:
+            raise ConfigError(key="tracing.sample", problem="must be 0 to 1")
+        if self.messages_per_s_max < 1:
+            raise ConfigError(key="tracing.messages_per_s_max", problem="must be at least 1")
 
 
 SECTIONS: dict[str, type[Any]] = {
     "node": NodeConfig,
     "listen": ListenConfig,
     "tls": TlsConfig,
+    "admin": AdminConfig,
     "log": LogConfig,
+    "tracing": TracingConfig,
     "limits": LimitsConfig,
     "broker": BrokerConfig,
     "store": StoreConfig,
@@ -145,7 +207,9 @@ class Config:
     node: NodeConfig
     listen: ListenConfig
     tls: TlsConfig
+    admin: AdminConfig
     log: LogConfig
+    tracing: TracingConfig
     limits: LimitsConfig
     broker: BrokerConfig
     store: StoreConfig
@@ -200,6 +264,8 @@ def _assemble(known: Mapping[str, Setting], given: Mapping[str, tuple[Any, str]]
         config = Config(**sections, origins=origins)
         if config.listen.amqps and config.tls.certificate is None:
             raise ConfigError(key="tls.certificate", problem="is needed to listen on listen.amqps")
+        if config.listen.admins and config.tls.certificate is None:
+            raise ConfigError(key="tls.certificate", problem="is needed to listen on listen.admins")
         _check_cluster(config)
         return config
     except ConfigError as error:

@@ -119,6 +119,8 @@ class Node:
             config=config.broker,
             entropy=entropy,
         )
+        if config.cluster.name:
+            self.broker.mode = config.cluster.mode
 
     # Start, turns and end ------------------------------------------------------------------
 
@@ -333,6 +335,8 @@ class Node:
             for problem in self.broker.streams.damage:
                 self._outside.note("error", "stream damaged", error=str(problem))
             self.broker.streams.damage.clear()
+        for vhost, policy in self.broker.slow_patterns():
+            self._outside.note("warning", "policy pattern too slow", vhost=vhost, policy=policy)
 
     def next_wake_ms(self) -> int:
         return self.broker.next_wake_ms() if self.serving and not self.paused else NEVER

@@ -146,7 +146,15 @@ class World:
                 q.waits_for,
             )
             for q in self.queues
-        ] + [(self.unacked.last_tag, self.unacked.count, self.unacked.bytes), len(self.arena.extents())]
+        ] + [
+            (self.unacked.last_tag, self.unacked.count, self.unacked.bytes),
+            self._oldest(),
+            len(self.arena.extents()),
+        ]
+
+    def _oldest(self) -> Any:
+        oldest = self.unacked.oldest()
+        return None if oldest is None else (oldest[0], self.holders.index(oldest[1]))
 
 
 STEPS = st.lists(

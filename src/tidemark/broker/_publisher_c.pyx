@@ -23,6 +23,46 @@ cdef enum:
     NO_TTL = 0xFFFFFFFF
 
 
+cdef class Meter:
+    """Counts of what was published: through one exchange, or by everybody."""
+
+    cdef public uint64_t messages, routed, bytes
+    cdef uint64_t _sizes[9]
+
+    def sizes(self):
+        """How many messages there were of each class of `SIZES`."""
+        return tuple([self._sizes[i] for i in range(9)])
+
+    def add(self, uint64_t queues, uint64_t size):
+        """One message of so many bytes that went to so many queues."""
+        self.count(queues, size)
+
+    cdef inline void count(self, uint64_t queues, uint64_t size) noexcept:
+        self.messages += 1
+        self.routed += queues
+        self.bytes += size
+        self._sizes[size_class(size)] += 1
+
+
+cdef inline int size_class(uint64_t size) noexcept:
+    # Most messages are small: the first tests find them. The bounds are `SIZES`.
+    if size <= 100:
+        return 0
+    if size <= 1000:
+        return 1
+    if size <= 10000:
+        return 2
+    if size <= 100000:
+        return 3
+    if size <= 1000000:
+        return 4
+    if size <= 10000000:
+        return 5
+    if size <= 50000000:
+        return 6
+    return 7 if size <= 100000000 else 8
+
+
 cdef class Route:
     """Where messages of one exchange and key go. Kept until the wiring changes (`alive` False)."""
 
@@ -32,6 +72,7 @@ cdef class Route:
     cdef readonly bint keeps
     cdef public bint plain
     cdef public bint alive
+    cdef public Meter meter
     cdef uint32_t *ids
     cdef uint16_t count
 
@@ -70,6 +111,7 @@ cdef class Publisher:
     cdef Writer _memory
     cdef Writer _journal
     cdef object _resolve
+    cdef Meter _meter
     cdef dict _routes
     cdef Route _memo
     cdef uint8_t _memo_names[510]       # exchange, then key, of the route in `_memo`
@@ -77,8 +119,9 @@ cdef class Publisher:
 
     CACHE_MAX = 4096
 
-    def __init__(self, Arena arena, Writer memory, Writer journal, resolve):
+    def __init__(self, Arena arena, Writer memory, Writer journal, resolve, Meter meter=None):
         self.arena, self._memory, self._journal, self._resolve = arena, memory, journal, resolve
+        self._meter = meter
         self._routes = {}
         self.last_seq = 0
         self.position = 0
@@ -138,6 +181,10 @@ cdef class Publisher:
                 seq + i, loc, row.body_len, row.priority, expiry(now_ms, row.ttl_ms, queue.ttl_ms),
                 DURABLE if persistent and queue.durable else 0, 0,
             )
+        if route.meter is not None:
+            route.meter.count(route.count, row.body_len)
+        if self._meter is not None:
+            self._meter.count(route.count, row.body_len)
         return seq
 
     def publish(self, PublishRun run, Py_ssize_t start, int64_t now_ms):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 from tidemark.broker._queue_py import FLAG_DURABLE, expiry_ms
@@ -10,11 +11,37 @@ from tidemark.model import runs
 from tidemark.model._arena_py import Arena, Writer
 from tidemark.model._runs_py import PublishRun
 
+SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+"""The classes of body sizes that a `Meter` counts: up to and with so many bytes; one more for what is larger."""
+
+
+class Meter:
+    """Counts of what was published: through one exchange, or by everybody."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.routed = 0
+        """Places on queues: a message to two queues counts twice."""
+        self.bytes = 0
+        """Of bodies."""
+        self._sizes = [0] * (len(SIZES) + 1)
+
+    def sizes(self) -> tuple[int, ...]:
+        """How many messages there were of each class of `SIZES`."""
+        return tuple(self._sizes)
+
+    def add(self, queues: int, size: int) -> None:
+        """One message of so many bytes that went to so many queues."""
+        self.messages += 1
+        self.routed += queues
+        self.bytes += size
+        self._sizes[bisect_left(SIZES, size)] += 1
+
 
 class Route:
     """Where messages of one exchange and key go. Kept until the wiring changes (`alive` False)."""
 
-    __slots__ = ("alive", "durable", "keeps", "plain", "queues", "targets")
+    __slots__ = ("alive", "durable", "keeps", "meter", "plain", "queues", "targets")
 
     def __init__(self, queues: tuple[Target, ...], plain: bool) -> None:
         self.queues = queues
@@ -25,6 +52,8 @@ class Route:
         self.plain = plain
         """False: each message must be looked at (headers exchange, guarded queue, no queue at all)."""
         self.alive = True
+        self.meter: Meter | None = None
+        """Of the exchange that this is a route from."""
 
 
 SPECIAL = runs.IMMEDIATE | runs.HAS_USER_ID | runs.HAS_COPIES | runs.DIRECT_REPLY | runs.HAS_PRODUCER
@@ -41,8 +70,11 @@ class Publisher:
         memory: Writer,
         journal: Writer,
         resolve: Callable[[bytes, bytes], Route],
+        meter: Meter | None = None,
     ) -> None:
+        """`meter` counts what is put, whatever the exchange."""
         self.arena = arena
+        self._meter = meter
         self.last_seq = 0
         """The sequence of the last message that went into the journal; 0 if none did."""
         self.position = 0
@@ -98,4 +130,7 @@ class Publisher:
             expires = expiry_ms(now_ms, ttl, queue.ttl_ms)
             flags = FLAG_DURABLE if persistent and queue.durable else 0
             queue.put(seq + offset, loc, size, priority, expires, flags)
+        for meter in (route.meter, self._meter):
+            if meter is not None:
+                meter.add(len(route.queues), size)
         return seq

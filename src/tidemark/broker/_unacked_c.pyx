@@ -145,6 +145,13 @@ cdef class Unacked:
             last = self.last_tag
         return first, last
 
+    def oldest(self):
+        """The oldest outstanding tag and who holds its message; None if none is outstanding."""
+        if self.count == 0:
+            return None
+        self._advance()
+        return self._first, <object>self._ring[self._first & (self._capacity - 1)].holder
+
     def accept(self, uint64_t first, uint64_t last):
         """Settle the outstanding tags first..last; (0, last) is 'all up to', (0, 0) 'all'."""
         cdef uint64_t tag

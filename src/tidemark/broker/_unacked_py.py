@@ -57,6 +57,12 @@ class Unacked:
         self.count += 1
         return self.last_tag
 
+    def oldest(self) -> tuple[int, Holder] | None:
+        """The oldest outstanding tag and who holds its message; None if none is outstanding."""
+        for tag, (holder, *_) in self._tags.items():
+            return tag, holder
+        return None
+
     def accept(self, first: int, last: int) -> int:
         """Settle the outstanding tags first..last; (0, last) is 'all up to', (0, 0) 'all'.
 

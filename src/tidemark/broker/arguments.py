@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Literal
 
 from tidemark.errors import PreconditionFailed
@@ -52,6 +53,8 @@ class QueuePolicy:
     priorities: int = 0
     single_active_consumer: bool = False
     delivery_limit: int | None = None
+    consumer_timeout_ms: int | None = None
+    """How long a consumer may hold a message; 0: for ever, None: as long as the broker's own setting says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,13 @@ def check_queue_arguments(
                 raise PreconditionFailed(
                     reason=f"invalid property '{what}' for queue '{name}' in vhost '{vhost}'"
                 )
-    return QueuePolicy(**facts)
+    return _shared(QueuePolicy(**facts))
+
+
+@lru_cache(maxsize=4096)
+def _shared(policy: QueuePolicy) -> QueuePolicy:
+    """Queues that are declared alike have one and the same policy: what is worked out for one serves all."""
+    return policy
 
 
 def is_stream(arguments: Mapping[str, Any]) -> bool:
@@ -368,6 +377,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
     "x-queue-mode": ("mode", _one_of("invalid_queue_mode", "default", "lazy")),
     "x-single-active-consumer": ("single_active_consumer", _boolean),
     "x-delivery-limit": ("delivery_limit", _count),
+    "x-consumer-timeout": ("consumer_timeout_ms", _count),
 }
 _ACCEPTED_ONLY = ("strategy", "mode")
 """Checked as RabbitMQ does, and without effect here."""

@@ -19,19 +19,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.broker import catalog, dispatch
+from tidemark.broker import catalog, dispatch, limits
 from tidemark.broker.access import Access, hash_password, is_outdated
 from tidemark.broker.arguments import is_stream
 from tidemark.broker.catalog import DELETE, PUT, Change
 from tidemark.broker.config import BrokerConfig
+from tidemark.broker.core import NEVER, Meter
+from tidemark.broker.counts import Counts
 from tidemark.broker.exchanges import PREDECLARED, Exchange
+from tidemark.broker.policies import check_policy
 from tidemark.broker.queue import Queue
 from tidemark.broker.replyto import Replies
 from tidemark.broker.session import ConnectionSink, Session
 from tidemark.broker.streams.stream import Stream
 from tidemark.broker.streams.streams import Streams
+from tidemark.broker.tracing import Traces
 from tidemark.broker.vhost import VirtualHost
-from tidemark.errors import NotAllowed, NotFound, StoreError
+from tidemark.errors import NotAllowed, NotFound, PreconditionFailed, StoreError
 from tidemark.model.arena import Arena, Writer
 from tidemark.model.wiring import (
     FIRST_TRANSIENT_NUMBER,
@@ -39,11 +43,13 @@ from tidemark.model.wiring import (
     BindingSpec,
     ExchangeSpec,
     GlobalParameterSpec,
+    OperatorPolicySpec,
     ParameterSpec,
     PermissionSpec,
     PolicySpec,
     QueueSpec,
     Spec,
+    UserLimitsSpec,
     UserSpec,
     VhostSpec,
 )
@@ -98,6 +104,13 @@ class Broker:
         self.vhosts: dict[str, VirtualHost] = {}
         self.access = Access(config.loopback_users)
         self.policies: dict[tuple[str, str], PolicySpec] = {}
+        """By virtual host and name; so are those of operators."""
+        self.operator_policies: dict[tuple[str, str], OperatorPolicySpec] = {}
+        self.mode = "alone"
+        """That of the cluster that this broker is a member of."""
+        self.usage = limits.Usage()
+        self.timeout_ms_min = config.consumer_timeout_ms or NEVER
+        """No consumer may hold a message for a shorter time than this without being asked."""
         self.parameters: dict[tuple[str, str, str], ParameterSpec] = {}
         """By virtual host, component and name."""
         self.global_parameters: dict[str, GlobalParameterSpec] = {}
@@ -108,7 +121,15 @@ class Broker:
         self.sessions: dict[Session, None] = {}
         self.dirty: list[Any] = []
         """Queues and streams that something happened to in this turn."""
+        self.changed: set[Any] = set()
+        """Queues and streams whose counts may have changed since somebody emptied this (`runtime.rates`)."""
+        self.counts = Counts()
+        self.published = Meter()
+        """All that clients published."""
+        self.traces: Traces | None = None
+        """Set when somebody asked for traces of messages."""
         self.now_ms = 0
+        self.turns = 0
         self.blocked: str | None = None
         self.deletions = 0
         """How many queues have been deleted so far."""
@@ -155,11 +176,13 @@ class Broker:
         """The whole catalog as changes, in an order in which each finds what it needs."""
         specs: list[Spec] = [vhost.spec for vhost in self.vhosts.values()]
         specs += self.access.users.values()
+        specs += (UserLimitsSpec(user, dict(limits)) for user, limits in self.usage.of_user.items())
         specs += self.access.permissions.values()
         specs += self.access.topic_permissions.values()
         specs += self.global_parameters.values()
         specs += self.parameters.values()
         specs += self.policies.values()
+        specs += self.operator_policies.values()
         for vhost in self.vhosts.values():
             specs += (
                 x.spec for x in vhost.exchanges.values() if x.spec.durable and x.name not in PREDECLARED
@@ -220,6 +243,7 @@ class Broker:
         """
         vhost = self.vhost(name)
         self._end_sessions(f"vhost '{name}' is deleted", vhost=name)
+        self.counts.queues_deleted += len(vhost.queues)
         return self.delete(vhost.spec)
 
     def _end_sessions(self, reason: str, *, user: str | None = None, vhost: str | None = None) -> None:
@@ -227,21 +251,124 @@ class Broker:
             if (user is None or session.user == user) and (vhost is None or session.vhost.name == vhost):
                 session.end(reason)
 
-    # Sessions ---------------------------------------------------------------------------
+    # Policies ---------------------------------------------------------------------------
 
-    def open_session(self, vhost: str, user: str, sink: ConnectionSink | None, name: str) -> Session:
-        """What a connection of this user does in this virtual host.
+    def put_policy(self, spec: PolicySpec) -> int:
+        """Make the policy, or the operator policy, or replace it; it is in force when this returns.
 
         Raises:
-            NotAllowed: there is no such virtual host, or the user has no permission in it.
+            NotFound: there is no such virtual host.
+            PreconditionFailed: the policy cannot be, in RabbitMQ's words.
+        """
+        self.check_policy(spec)
+        return self.put(spec)
+
+    def check_policy(self, spec: PolicySpec) -> None:
+        """Raises as `put_policy` does. Nothing is changed."""
+        vhost = self.vhost(spec.vhost)
+        check_policy(spec, mode=self.mode, names=(*vhost.exchanges, *vhost.queues))
+
+    def delete_policy(self, vhost: str, name: str, *, operator: bool = False) -> int:
+        """End the policy, or the operator policy; what applies without it is in force when this returns.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        known: Any = self.operator_policies if operator else self.policies
+        spec = known.get((vhost, name))
+        if spec is None:
+            what = "operator policy" if operator else "policy"
+            raise NotFound(reason=f"no {what} '{name}' in vhost '{vhost}'")
+        return self.delete(spec)
+
+    def slow_patterns(self) -> list[tuple[str, str]]:
+        """(virtual host, policy) of those whose patterns took too long on some name since the last call."""
+        found = [(vhost.name, policy) for vhost in self.vhosts.values() for policy in vhost.rules.slow]
+        for vhost, _ in found:
+            self.vhosts[vhost].rules.slow.clear()
+        return found
+
+    def note_timeout(self, timeout_ms: int) -> None:
+        """A queue wants its consumers to be asked after so long."""
+        self.timeout_ms_min = min(self.timeout_ms_min, timeout_ms)
+
+    def timeout_ms(self, queue: Queue | Stream) -> int:
+        """How long a consumer may hold a message of this queue; 0 is for ever.
+
+        A stream loses nothing by a slow reader, so there it is only asked for by the stream or a policy.
+        """
+        own = queue.policy.consumer_timeout_ms
+        if own is not None:
+            return own
+        return 0 if queue.keeps else self.config.consumer_timeout_ms
+
+    # Limits -----------------------------------------------------------------------------
+
+    @property
+    def vhost_limits(self) -> dict[str, limits.Limits]:
+        """By virtual host: "max-connections", "max-queues"."""
+        return self.usage.of_vhost
+
+    @property
+    def user_limits(self) -> dict[str, limits.Limits]:
+        """By user: "max-connections", "max-channels"."""
+        return self.usage.of_user
+
+    def put_vhost_limits(self, vhost: str, given: dict[str, Any]) -> int:
+        """These are the limits of the virtual host, all of them; an empty table is none.
+
+        Raises:
+            NotFound: there is no such virtual host.
+            PreconditionFailed: a limit that is unknown or no number.
+        """
+        self.vhost(vhost)
+        checked = limits.check_limits(limits.PARAMETER, limits.OF_VHOST, given)
+        spec = ParameterSpec(vhost, limits.COMPONENT, limits.PARAMETER, checked)
+        return self.put(spec) if checked else self.delete(spec)
+
+    def set_vhost_limit(self, vhost: str, name: str, value: int | None) -> int:
+        """Set one limit, or (None) take it away. Raises as `put_vhost_limits`."""
+        return self.put_vhost_limits(vhost, _changed(self.vhost_limits.get(vhost, {}), name, value))
+
+    def put_user_limits(self, user: str, given: dict[str, Any]) -> int:
+        """These are the limits of the user, all of them; an empty table is none.
+
+        Raises:
+            NotFound: there is no such user.
+            PreconditionFailed: a limit that is unknown or no number.
+        """
+        if user not in self.access.users:
+            raise NotFound(reason=f"no user '{user}'")
+        spec = UserLimitsSpec(user, limits.check_limits("user-limits", limits.OF_USER, given))
+        return self.put(spec) if spec.limits else self.delete(spec)
+
+    def set_user_limit(self, user: str, name: str, value: int | None) -> int:
+        """Set one limit, or (None) take it away. Raises as `put_user_limits`."""
+        return self.put_user_limits(user, _changed(self.user_limits.get(user, {}), name, value))
+
+    # Sessions ---------------------------------------------------------------------------
+
+    def open_session(
+        self, vhost: str, user: str, sink: ConnectionSink | None, name: str, protocol: str = "amqp091"
+    ) -> Session:
+        """What a connection of this user does in this virtual host. Without a `sink` it counts as none.
+
+        Raises:
+            NotAllowed: there is no such virtual host, the user has no permission in it, or one of the two has as
+                many connections as it may.
         """
         host = self.vhosts.get(vhost)
         if host is None:
             raise NotAllowed(reason=f"vhost {vhost} not found; make it with: tidemark ctl vhosts add {vhost}")
         if not self.access.may_enter(user, vhost):
             raise NotAllowed(reason=f"access to vhost '{vhost}' refused for user '{user}'")
-        session = Session(self, host, user, sink, name)
+        if sink is not None:
+            self.usage.check_connection(vhost, user)
+        session = Session(self, host, user, sink, name, self.counts.of(protocol))
         self.sessions[session] = None
+        if sink is not None:
+            self.usage.connected(vhost, user)
+            self.counts.connections_opened += 1
         return session
 
     # Exchanges, queues, bindings: no permissions are asked here -------------------------------
@@ -256,6 +383,7 @@ class Broker:
             spec.vhost, spec.name, spec.durable, spec.exclusive, spec.auto_delete, spec.arguments, number
         )
         seq = self.put(spec, durable=spec.durable)
+        self.counts.queues_created += 1
         return self.queues[number], seq
 
     def generated_name(self, prefix: str) -> str:
@@ -267,6 +395,7 @@ class Broker:
         vhost = self.vhosts[queue.spec.vhost]
         sources = [vhost.exchanges[b.spec.source] for b in vhost.bindings_to_queue(queue.name)]
         seq = self.delete(queue.spec, durable=queue.spec.durable)
+        self.counts.queues_deleted += 1
         return max(seq, self._drop_unbound(vhost, sources))
 
     def delete_exchange(self, exchange: Exchange) -> int:
@@ -412,7 +541,10 @@ def _delete_vhost(broker: Broker, spec: VhostSpec) -> None:
     with suppress(StoreError):  # what is left is deleted at the next start
         broker.streams.forget_vhost(spec.name)
     broker.access.remove_vhost(spec.name)
-    broker.policies = {key: value for key, value in broker.policies.items() if key[0] != spec.name}
+    for policies in (broker.policies, broker.operator_policies):
+        for key in [key for key in policies if key[0] == spec.name]:
+            del policies[key]
+    broker.usage.of_vhost.pop(spec.name, None)
     broker.parameters = {key: value for key, value in broker.parameters.items() if key[0] != spec.name}
 
 
@@ -439,6 +571,7 @@ def _put_queue(broker: Broker, spec: QueueSpec) -> None:
         if queue.durable:
             broker.journaled[spec.number] = queue
         vhost.add_queue(queue)
+        broker.changed.add(queue)
     elif current.keeps and current.number == spec.number:
         current.respecified(spec)
 
@@ -455,6 +588,7 @@ def _close_queue(broker: Broker, queue: Queue) -> None:
     del broker.queues[queue.number]
     broker.journaled.pop(queue.number, None)
     broker.deletions += 1
+    broker.changed.add(queue)
     queue.delete()
 
 
@@ -474,6 +608,7 @@ def _put_user(broker: Broker, spec: UserSpec) -> None:
 
 def _delete_user(broker: Broker, spec: UserSpec) -> None:
     broker.access.remove_user(spec.name)
+    broker.usage.of_user.pop(spec.name, None)
     for vhost in broker.vhosts.values():
         vhost.forget_routes()
 
@@ -506,18 +641,75 @@ def _forget_routes(broker: Broker, vhost: str) -> None:
 
 def _put_policy(broker: Broker, spec: PolicySpec) -> None:
     broker.policies[spec.vhost, spec.name] = spec
+    _govern(broker, spec, put=True, operator=False)
 
 
 def _delete_policy(broker: Broker, spec: PolicySpec) -> None:
     broker.policies.pop((spec.vhost, spec.name), None)
+    _govern(broker, spec, put=False, operator=False)
+
+
+def _put_operator_policy(broker: Broker, spec: OperatorPolicySpec) -> None:
+    broker.operator_policies[spec.vhost, spec.name] = spec
+    _govern(broker, spec, put=True, operator=True)
+
+
+def _delete_operator_policy(broker: Broker, spec: OperatorPolicySpec) -> None:
+    broker.operator_policies.pop((spec.vhost, spec.name), None)
+    _govern(broker, spec, put=False, operator=True)
+
+
+def _govern(broker: Broker, spec: PolicySpec, *, put: bool, operator: bool) -> None:
+    """Let all that the policy applied to, or applies to now, go by what is in force."""
+    vhost = broker.vhosts.get(spec.vhost)
+    if vhost is None:
+        return
+    rules = vhost.rules
+    change = rules.put(spec) if put else rules.remove(spec.name, operator=operator)
+    objects: list[Any] = [*vhost.exchanges.values(), *vhost.queues.values()]
+    guarded = False
+    for one in objects:
+        applied = change.applied(one)
+        if applied is one.applied:
+            continue
+        if isinstance(one, Exchange):
+            vhost.govern_exchange(one, applied)
+        else:
+            was_guarded = one.guarded
+            one.govern(applied)
+            guarded = guarded or one.guarded != was_guarded
+    if guarded:
+        vhost.forget_routes()  # they remember whether a queue must be asked
+    rules.rested()
+
+
+def _put_user_limits(broker: Broker, spec: UserLimitsSpec) -> None:
+    if spec.limits:
+        broker.usage.of_user[spec.user] = spec.limits
+    else:
+        broker.usage.of_user.pop(spec.user, None)
+
+
+def _delete_user_limits(broker: Broker, spec: UserLimitsSpec) -> None:
+    broker.usage.of_user.pop(spec.user, None)
+
+
+def _changed(current: limits.Limits, name: str, value: int | None) -> dict[str, Any]:
+    others = {known: limit for known, limit in current.items() if known != name}
+    return others if value is None else {**others, name: value}
 
 
 def _put_parameter(broker: Broker, spec: ParameterSpec) -> None:
     broker.parameters[spec.vhost, spec.component, spec.name] = spec
+    if (spec.component, spec.name) == (limits.COMPONENT, limits.PARAMETER):
+        with suppress(PreconditionFailed):  # of an older catalog, where it meant nothing
+            broker.usage.of_vhost[spec.vhost] = limits.check_limits(spec.name, limits.OF_VHOST, spec.value)
 
 
 def _delete_parameter(broker: Broker, spec: ParameterSpec) -> None:
     broker.parameters.pop((spec.vhost, spec.component, spec.name), None)
+    if (spec.component, spec.name) == (limits.COMPONENT, limits.PARAMETER):
+        broker.usage.of_vhost.pop(spec.vhost, None)
 
 
 def _put_global_parameter(broker: Broker, spec: GlobalParameterSpec) -> None:
@@ -545,6 +737,10 @@ _APPLY: dict[tuple[str, str], Callable[[Broker, Any], None]] = {
     ("topic-permission", DELETE): _delete_topic_permission,
     ("policy", PUT): _put_policy,
     ("policy", DELETE): _delete_policy,
+    ("operator-policy", PUT): _put_operator_policy,
+    ("operator-policy", DELETE): _delete_operator_policy,
+    ("user-limits", PUT): _put_user_limits,
+    ("user-limits", DELETE): _delete_user_limits,
     ("parameter", PUT): _put_parameter,
     ("parameter", DELETE): _delete_parameter,
     ("global-parameter", PUT): _put_global_parameter,

@@ -1,6 +1,6 @@
 """The changes that the catalog log is made of.
 
-A change is a small dict of JSON values: `{"op": "queue.put", …the fields of a QueueSpec…}`. There are ten kinds
+A change is a small dict of JSON values: `{"op": "queue.put", …the fields of a QueueSpec…}`. There are twelve kinds
 of things (`KINDS`), each of which can be put (made, or replaced if it is there) and deleted (by what
 identifies it), and one change that keeps the count of queue numbers. That is the whole language.
 
@@ -19,12 +19,14 @@ from tidemark.model.wiring import (
     BindingSpec,
     ExchangeSpec,
     GlobalParameterSpec,
+    OperatorPolicySpec,
     ParameterSpec,
     PermissionSpec,
     PolicySpec,
     QueueSpec,
     Spec,
     TopicPermissionSpec,
+    UserLimitsSpec,
     UserSpec,
     VhostSpec,
 )
@@ -56,6 +58,8 @@ KINDS = {
         Kind("permission", PermissionSpec, ("user", "vhost")),
         Kind("topic-permission", TopicPermissionSpec, ("user", "vhost", "exchange")),
         Kind("policy", PolicySpec, ("vhost", "name")),
+        Kind("operator-policy", OperatorPolicySpec, ("vhost", "name")),
+        Kind("user-limits", UserLimitsSpec, ("user",)),
         Kind("parameter", ParameterSpec, ("vhost", "component", "name")),
         Kind("global-parameter", GlobalParameterSpec, ("name",)),
     )
@@ -113,7 +117,7 @@ def read(change: Change) -> Any:
             del values["configure"]
     elif kind.spec is ExchangeSpec:
         values.setdefault("type", "")
-    elif kind.spec is PolicySpec:
+    elif issubclass(kind.spec, PolicySpec):
         values = {"pattern": "", "apply_to": "all", "priority": 0, "definition": {}, **values}
     elif kind.spec is ParameterSpec or kind.spec is GlobalParameterSpec:
         values.setdefault("value", None)

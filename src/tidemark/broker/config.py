@@ -36,6 +36,12 @@ class BrokerConfig:
         3600, "A snapshot of a stream that nobody reads from for so long is closed; a pin has its own lease."
     )
 
+    consumer_timeout_ms: int = setting(
+        30 * 60 * 1000,
+        "How long a consumer may hold a message without acknowledging it before its channel is closed; "
+        "queues and policies may say otherwise. 0 is for ever.",
+    )
+
     def __post_init__(self) -> None:
         if not self.default_user or not self.default_vhost:
             raise ConfigError(key="broker.default_user", problem="the user and the virtual host need a name")
@@ -49,3 +55,5 @@ class BrokerConfig:
             raise ConfigError(key="broker.batch_bytes_max", problem="must be 64 KiB to 2 GiB")
         if self.snapshot_idle_s < 1:
             raise ConfigError(key="broker.snapshot_idle_s", problem="must be at least 1")
+        if self.consumer_timeout_ms < 0:
+            raise ConfigError(key="broker.consumer_timeout_ms", problem="must not be negative")

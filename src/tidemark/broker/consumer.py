@@ -84,6 +84,7 @@ class Consumer(Holder):
         self.queue.delivered += count
         sent = self.sink.deliver(self, taken)
         if self.no_ack and sent:
+            self.queue.delivered_no_ack += count
             self.queue.settle_taken(taken)
         elif self.no_ack:
             for index, *_ in taken:

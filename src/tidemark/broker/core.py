@@ -4,13 +4,13 @@ from tidemark.broker._queue_py import FLAG_DURABLE, FLAG_REDELIVERED, NEVER, Ent
 from tidemark.speed import PURE
 
 if PURE:
-    from tidemark.broker._publisher_py import Publisher, Route
+    from tidemark.broker._publisher_py import Meter, Publisher, Route
     from tidemark.broker._queue_py import QueueCore
     from tidemark.broker._restorer_py import Restorer
     from tidemark.broker._target_py import Target
     from tidemark.broker._unacked_py import Holder, Unacked
 else:
-    from tidemark.broker._publisher_c import Publisher, Route
+    from tidemark.broker._publisher_c import Meter, Publisher, Route
     from tidemark.broker._queue_c import QueueCore
     from tidemark.broker._restorer_c import Restorer
     from tidemark.broker._target_c import Target
@@ -22,6 +22,7 @@ __all__ = [
     "NEVER",
     "Entry",
     "Holder",
+    "Meter",
     "Publisher",
     "QueueCore",
     "Restorer",

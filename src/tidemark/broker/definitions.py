@@ -3,7 +3,9 @@
 `export` writes what its management plugin writes, so that the same tools and files serve both brokers.
 `import_definitions` reads such a document in two steps: `_Plan` checks all of it against itself and against
 what is here and turns it into specs; only then is anything changed. What exists already is kept as it is, as
-RabbitMQ does, but for users, permissions, parameters and policies, which are replaced. A binding with an end that is
+RabbitMQ does, but for users and their limits, permissions, parameters and policies, which are replaced. As there,
+operator policies and the limits of virtual hosts are parameters, of the components `operator_policy` and
+`vhost-limits`. A binding with an end that is
 neither here nor in the document is left out and reported: RabbitMQ writes such, of exclusive queues and internal exchanges.
 
 Invariant: an import either makes everything the document asks for or, when it raises, nothing.
@@ -14,12 +16,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from tidemark.broker import limits
 from tidemark.broker.access import RABBITMQ_HASHES, check_stored_hash, compile_pattern, verify
 from tidemark.broker.arguments import check_queue_arguments, is_stream
 from tidemark.broker.exchanges import PREDECLARED, TYPES, check_exchange
+from tidemark.broker.policies import PATTERN_BYTES_MAX, check_policy
 from tidemark.broker.streams.policy import check_stream_arguments
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.model import values
@@ -27,12 +31,14 @@ from tidemark.model.wiring import (
     BindingSpec,
     ExchangeSpec,
     GlobalParameterSpec,
+    OperatorPolicySpec,
     ParameterSpec,
     PermissionSpec,
     PolicySpec,
     QueueSpec,
     Spec,
     TopicPermissionSpec,
+    UserLimitsSpec,
     UserSpec,
     VhostSpec,
 )
@@ -45,8 +51,20 @@ RABBITMQ_VERSION = "3.10.8"
 SCRYPT = "tidemark_scrypt"
 """The name of our own hashes under `hashing_algorithm`."""
 NAME_BYTES_MAX = 255
+OPERATOR_POLICY = "operator_policy"
+"""The component under which RabbitMQ keeps operator policies among the parameters."""
+IN_VHOST = ("parameters", "policies", "exchanges", "queues", "bindings")
+"""Sections of what belongs to a virtual host, in the order in which they need one another."""
 
 Document = dict[str, Any]
+Describe = Callable[[Any], dict[str, Any]]
+Section = tuple[list[Any], Describe]
+"""Specs, and what writes one of them."""
+HEAD = {
+    "rabbit_version": RABBITMQ_VERSION,
+    "rabbitmq_version": RABBITMQ_VERSION,
+    "product_name": "Tidemark",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,46 +83,64 @@ class Imported:
 
 
 def export(broker: Broker, vhost: str | None = None) -> Document:
-    """Everything, or (without users and permissions) what is in one virtual host.
+    """Everything, or (without users and permissions) what is in one virtual host, for this or any other one.
+
+    Raises:
+        NotFound: there is no such virtual host.
+    """
+    sections = outline(broker, vhost).items()
+    return {**HEAD, **{name: [describe(spec) for spec in specs] for name, (specs, describe) in sections}}
+
+
+def outline(broker: Broker, vhost: str | None = None) -> dict[str, Section]:
+    """The sections of an export, their items not written yet: that takes long when there are many.
 
     Raises:
         NotFound: there is no such virtual host.
     """
     hosts = list(broker.vhosts.values()) if vhost is None else [broker.vhost(vhost)]
-    document: Document = {
-        "rabbit_version": RABBITMQ_VERSION,
-        "rabbitmq_version": RABBITMQ_VERSION,
-        "product_name": "Tidemark",
-    }
-    if vhost is None:
-        access = broker.access
-        document |= {
-            "users": [_user(user) for user in access.users.values()],
-            "vhosts": [_vhost(host.spec) for host in hosts],
-            "permissions": [_fields(spec) for spec in access.permissions.values()],
-            "topic_permissions": [_fields(spec) for spec in access.topic_permissions.values()],
-            "global_parameters": [_fields(spec) for spec in broker.global_parameters.values()],
-        }
     names = {host.name for host in hosts}
-    document["parameters"] = [_fields(p) for p in broker.parameters.values() if p.vhost in names]
-    document["policies"] = [_policy(p) for p in broker.policies.values() if p.vhost in names]
     queues = [q.spec for host in hosts for q in host.queues.values() if not q.spec.exclusive]
     shared = {(spec.vhost, spec.name) for spec in queues}
-    document["queues"] = [_queue(spec) for spec in queues]
-    document["exchanges"] = [
-        _fields(x.spec) for host in hosts for x in host.exchanges.values() if x.name not in PREDECLARED
-    ]
-    document["bindings"] = [
-        _binding(b.spec)
+    parameters: list[Any] = [p for p in broker.parameters.values() if p.vhost in names]
+    parameters += [p for p in broker.operator_policies.values() if p.vhost in names]
+    bindings = [
+        b.spec
         for host in hosts
         for b in host.bindings()
         if not b.spec.to_queue or (b.spec.vhost, b.spec.destination) in shared
     ]
-    return document
+    exchanges = [x.spec for host in hosts for x in host.exchanges.values() if x.name not in PREDECLARED]
+    inside: dict[str, Section] = {
+        "parameters": (parameters, _parameter),
+        "policies": ([p for p in broker.policies.values() if p.vhost in names], _policy),
+        "queues": (queues, _queue),
+        "exchanges": (exchanges, _fields),
+        "bindings": (bindings, _binding),
+    }
+    if vhost is not None:
+        return {name: (specs, _without_vhost(describe)) for name, (specs, describe) in inside.items()}
+    access, user_limits = broker.access, broker.user_limits
+    return {
+        "users": (list(access.users.values()), lambda user: _user(user, user_limits.get(user.name, {}))),
+        "vhosts": ([host.spec for host in hosts], _vhost),
+        "permissions": (list(access.permissions.values()), _fields),
+        "topic_permissions": (list(access.topic_permissions.values()), _fields),
+        "global_parameters": (list(broker.global_parameters.values()), _fields),
+        **inside,
+    }
+
+
+def _without_vhost(describe: Describe) -> Describe:
+    return lambda spec: _without(describe(spec), "vhost")
+
+
+def _parameter(spec: ParameterSpec | OperatorPolicySpec) -> dict[str, Any]:
+    return _operator_policy(spec) if isinstance(spec, OperatorPolicySpec) else _fields(spec)
 
 
 def _fields(spec: Any) -> dict[str, Any]:
-    return {name: _plain(getattr(spec, name)) for name in spec.__slots__}
+    return {one.name: _plain(getattr(spec, one.name)) for one in fields(spec)}
 
 
 def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -124,7 +160,7 @@ def _vhost(spec: VhostSpec) -> dict[str, Any]:
     }
 
 
-def _user(spec: UserSpec) -> dict[str, Any]:
+def _user(spec: UserSpec, own_limits: limits.Limits) -> dict[str, Any]:
     algorithm, _, rest = spec.password_hash.partition("$")
     ours = algorithm not in RABBITMQ_HASHES
     return {
@@ -132,12 +168,17 @@ def _user(spec: UserSpec) -> dict[str, Any]:
         "password_hash": spec.password_hash if ours else rest,
         "hashing_algorithm": SCRYPT if ours else algorithm,
         "tags": list(spec.tags),
-        "limits": {},
+        "limits": dict(own_limits),
     }
 
 
 def _policy(spec: PolicySpec) -> dict[str, Any]:
     return {**_without(_fields(spec), "apply_to"), "apply-to": spec.apply_to}
+
+
+def _operator_policy(spec: OperatorPolicySpec) -> dict[str, Any]:
+    value = _without(_policy(spec), "vhost", "name")
+    return {"vhost": spec.vhost, "component": OPERATOR_POLICY, "name": spec.name, "value": value}
 
 
 def _binding(spec: BindingSpec) -> dict[str, Any]:
@@ -179,7 +220,8 @@ def _plain(value: Any) -> Any:
 
 
 def import_definitions(broker: Broker, document: Document, vhost: str | None = None) -> Imported:
-    """Make what the document asks for. With `vhost`, items that name none belong to that one.
+    """Make what the document asks for. With `vhost`, all that belongs to any virtual host is for that one, and the
+    rest is left alone.
 
     Raises:
         PreconditionFailed: something in it cannot be, named by its section and position. Nothing was changed.
@@ -211,6 +253,7 @@ class _Plan:
         self.made: Counter[str] = Counter()
         self.kept: Counter[str] = Counter()
         self.left_out: list[str] = []
+        self._limits: list[Spec] = []
         self._broker = broker
         self._vhost = vhost
         self._vhosts = set(broker.vhosts)
@@ -238,20 +281,22 @@ class _Plan:
                 reason="definitions must be a JSON object with sections such as 'queues'"
             )
         for section, read in sections.items():
+            if self._vhost is not None and section not in IN_VHOST:
+                continue
             items = document.get(section) or []
             if not isinstance(items, list):
                 raise PreconditionFailed(reason=f"definitions: {section} must be a list")
-            for position, fields in enumerate(items):
+            for position, given in enumerate(items):
                 where = f"definitions: {section}[{position}]"
-                if not isinstance(fields, dict):
+                if not isinstance(given, dict):
                     raise PreconditionFailed(reason=f"{where} must be an object")
                 try:
-                    spec = read(_Item(where, fields))
+                    spec = read(_Item(where, given))
                 except _LeadsNowhere as missing:
                     self.left_out.append(f"{section}[{position}]: {missing}")
                     continue
                 except TidemarkError as problem:
-                    text = str(problem)
+                    text = " ".join(str(problem).split())
                     raise PreconditionFailed(
                         reason=text if text.startswith(where) else f"{where}: {text}"
                     ) from None
@@ -260,6 +305,7 @@ class _Plan:
                 else:
                     self.made[section] += 1
                     self.specs.append(spec)
+        self.specs += self._limits
 
     def _is_there(self, spec: Spec) -> bool:
         """Whether it is here already, exactly so."""
@@ -275,6 +321,8 @@ class _Plan:
                 return broker.global_parameters.get(spec.name) == spec
             case ParameterSpec():
                 return broker.parameters.get((spec.vhost, spec.component, spec.name)) == spec
+            case OperatorPolicySpec():
+                return broker.operator_policies.get((spec.vhost, spec.name)) == spec
             case PolicySpec():
                 return broker.policies.get((spec.vhost, spec.name)) == spec
             case BindingSpec():
@@ -313,6 +361,11 @@ class _Plan:
             if known is not None and not stored:
                 stored = known.password_hash
             check_stored_hash(stored)
+        if "limits" in item.fields:
+            # RabbitMQ writes no limits as an empty list, too.
+            own = limits.check_limits("user-limits", limits.OF_USER, item.fields["limits"] or {})
+            if own != self._broker.user_limits.get(name, {}):
+                self._limits.append(UserLimitsSpec(name, own))
         return UserSpec(name, stored, item.tags([]))
 
     def _read_permission(self, item: _Item) -> Spec | None:
@@ -337,22 +390,29 @@ class _Plan:
         return GlobalParameterSpec(item.name("name"), item.fields.get("value"))
 
     def _read_parameter(self, item: _Item) -> Spec | None:
-        return ParameterSpec(
-            self._host(item), item.name("component"), item.name("name"), item.fields.get("value")
-        )
+        host, component, name = self._host(item), item.name("component"), item.name("name")
+        value = item.fields.get("value")
+        if component == OPERATOR_POLICY:
+            return self._policy(OperatorPolicySpec, host, name, _Item(item.where, item.table("value")))
+        if (component, name) == (limits.COMPONENT, limits.PARAMETER):
+            value = limits.check_limits(name, limits.OF_VHOST, value or {})
+        return ParameterSpec(host, component, name, value)
 
     def _read_policy(self, item: _Item) -> Spec | None:
-        apply_to = item.text("apply-to", "all")
-        if apply_to not in ("all", "queues", "exchanges"):
-            raise item.wrong("apply-to", "'all', 'queues' or 'exchanges'")
-        return PolicySpec(
-            self._host(item),
-            item.name("name"),
-            item.pattern("pattern"),
-            apply_to,
+        return self._policy(PolicySpec, self._host(item), item.name("name"), item)
+
+    def _policy(self, kind: type[PolicySpec], vhost: str, name: str, item: _Item) -> PolicySpec:
+        spec = kind(
+            vhost,
+            name,
+            item.text("pattern", bytes_max=PATTERN_BYTES_MAX),
+            item.text("apply-to", "all"),
             item.number("priority", 0),
             item.table("definition"),
         )
+        names = (one for host, one in (*self._exchanges, *self._queues) if host == vhost)
+        check_policy(spec, mode=self._broker.mode, names=names)
+        return spec
 
     def _read_exchange(self, item: _Item) -> Spec | None:
         spec = ExchangeSpec(
@@ -410,7 +470,7 @@ class _Plan:
         return spec
 
     def _host(self, item: _Item) -> str:
-        name = item.text("vhost", self._vhost)
+        name = item.text("vhost") if self._vhost is None else self._vhost
         if name not in self._vhosts:
             raise PreconditionFailed(reason=f"no vhost '{name}'")
         return name
@@ -435,12 +495,12 @@ class _Item:
     def wrong(self, name: str, expected: str) -> PreconditionFailed:
         return PreconditionFailed(reason=f"{self.where}: '{name}' must be {expected}")
 
-    def text(self, name: str, default: str | None = _REQUIRED) -> str:
+    def text(self, name: str, default: str | None = _REQUIRED, *, bytes_max: int = NAME_BYTES_MAX) -> str:
         value = self.fields.get(name, default)
         if not isinstance(value, str):
             raise self.wrong(name, "text")
-        if len(value.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX and name != "password_hash":
-            raise self.wrong(name, f"at most {NAME_BYTES_MAX} bytes long")
+        if len(value.encode("utf-8", "surrogatepass")) > bytes_max and name != "password_hash":
+            raise self.wrong(name, f"at most {bytes_max} bytes long")
         return value
 
     def name(self, name: str) -> str:

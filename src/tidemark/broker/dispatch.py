@@ -40,6 +40,7 @@ EXACT_SHARE = 16
 
 def turn(broker: Broker, now_ms: int) -> None:
     """Look at every queue that changed, until none has."""
+    broker.turns += 1
     wakes = broker.wakes
     expired_ms = wakes.over_ms(now_ms)
     wakes.published_ms = NEVER
@@ -67,6 +68,7 @@ def turn(broker: Broker, now_ms: int) -> None:
                 later[queue] = None
                 raise
     finally:
+        broker.changed.update(dirty)
         del dirty[:done]
         for queue in later:
             # What was not done is for the next turn. A look that ends early leaves the mark behind.

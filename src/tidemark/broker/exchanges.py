@@ -17,7 +17,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from tidemark.broker.arguments import type_name
+from tidemark.broker.core import Meter
 from tidemark.broker.headers import HeadersPattern, headers_pattern
+from tidemark.broker.policies import NOTHING, Applied, Governed
 from tidemark.broker.topics import TopicTree
 from tidemark.errors import CommandInvalid, PreconditionFailed
 from tidemark.model.values import to_json
@@ -50,7 +52,7 @@ class Binding:
 _ordinal = attrgetter("ordinal")
 
 
-class Exchange:
+class Exchange(Governed):
     """Base of the types below."""
 
     type: ClassVar[str]
@@ -62,11 +64,22 @@ class Exchange:
     def __init__(self, spec: ExchangeSpec) -> None:
         self.spec = spec
         self.name = spec.name
-        alternate = spec.arguments.get("alternate-exchange")
-        self.alternate: str | None = alternate if isinstance(alternate, str) else None
+        self.alternate = self.alternate_by(NOTHING)
+        """Where messages go that nobody here wants. It need not exist."""
         self.bindings: dict[BindingId, Binding] = {}
         self.incoming: dict[BindingId, Binding] = {}
         """Bindings that lead here from other exchanges."""
+        self.meter = Meter()
+        """What clients published here. What came through other exchanges is counted there."""
+        self.unroutable = 0
+        """Of what was published here, messages that no queue wanted."""
+
+    def alternate_by(self, applied: Applied) -> str | None:
+        """Its alternate exchange under these policies; its own argument is stronger."""
+        for alternate in (self.spec.arguments.get("alternate-exchange"), applied.value("alternate-exchange")):
+            if isinstance(alternate, str):
+                return alternate
+        return None
 
     def attach(self, binding: Binding) -> None:
         self.bindings[binding.id] = binding

@@ -47,6 +47,7 @@ from tidemark.model.runs import (
 from tidemark.ports import Sink
 
 if TYPE_CHECKING:
+    from tidemark.broker.exchanges import Exchange
     from tidemark.broker.queue import Queue
     from tidemark.broker.session import Session
 
@@ -91,7 +92,10 @@ class Publishing:
         self.broker = broker
         self._vhost = session.vhost
         self._wakes = broker.wakes
-        self._publisher = Publisher(broker.arena, broker.memory, broker.journal, self._resolve)
+        self._counts = session.counts
+        self._publisher = Publisher(
+            broker.arena, broker.memory, broker.journal, self._resolve, broker.published
+        )
 
     def publish(self, run: PublishRun, now_ms: int) -> Published:
         """Publish the rows of a run, as far as they may be published."""
@@ -101,6 +105,7 @@ class Publishing:
             self._wakes.published_ms = now_ms
         result = Published()
         count = len(run)
+        routed = self.broker.published.routed
         try:
             row = publisher.publish(run, 0, now_ms)
             while row < count:
@@ -109,6 +114,8 @@ class Publishing:
         except TidemarkError as error:
             result.error, result.failed_row = error, publisher.position
         result.last_seq = publisher.last_seq
+        self._counts.received += publisher.position
+        self._counts.routed += self.broker.published.routed - routed
         return result
 
     def publish_one(
@@ -194,8 +201,12 @@ class Publishing:
 
     def _put(self, run: PublishRun, row: int, planned: Planned, now_ms: int, result: Published) -> None:
         if not planned.queues:
+            self._count_unroutable(run, row)
             if run.number(row, FLAGS) & MANDATORY:
+                self._counts.returned += 1
                 result.returned.append((row, *NO_ROUTE))
+            else:
+                self._counts.dropped += 1
             return
         if planned.producer is not None and self._is_known(planned.producer):
             return
@@ -215,6 +226,8 @@ class Publishing:
         if planned.properties is not None:
             run, row = _with_properties(run, row, planned.properties), 0
         if route is not None:
+            if route.meter is None and (exchange := self._exchange(run, row)) is not None:
+                route.meter = exchange.meter
             seq = self._publisher.put(run, row, route, now_ms)
             if planned.producer is not None:
                 self._note(planned.producer, seq, now_ms)
@@ -227,6 +240,15 @@ class Publishing:
                     run.part(row, BODY),
                 )
                 deadletter.post(queue, letter, "maxlen")
+
+    def _exchange(self, run: PublishRun, row: int) -> Exchange | None:
+        return self._vhost.exchanges.get(text(run.part(row, EXCHANGE)))
+
+    def _count_unroutable(self, run: PublishRun, row: int) -> None:
+        exchange = self._exchange(run, row)
+        if exchange is not None:
+            exchange.unroutable += 1
+            exchange.meter.add(0, run.number(row, BODY + 1))
 
     def _is_known(self, producer: tuple[str, int]) -> bool:
         """Whether this message came before. It is confirmed when what came before is on the disk."""

@@ -1,9 +1,13 @@
-"""A queue: the messages (`QueueCore`), the rules it was declared with, and its consumers.
+"""A queue: the messages (`QueueCore`), the rules it goes by, and its consumers.
 
 The core holds the messages and runs per message; this class decides, once a turn. What it must do in a
 turn is in `dispatch.look`; here is what the steps are: which consumers may be given messages and in what
 order (`groups`), what is dropped because it is too old (`expire`) or too much (`evict`), and how messages
 that end are written down (`flush`) or go to the dead-letter exchange (`discard`).
+
+The rules are what it was declared with, joined with the policies that apply to its name; `govern` is called when
+these change. It only sets values: what follows from them (messages that are too many end, the queue expires)
+happens in turns, so only where messages are dealt out, never on a member that follows.
 
 Invariants: `groups` holds exactly the active consumers, highest priority first; a record of settled
 messages is written after the records of the dead letters that replace them.
@@ -21,6 +25,7 @@ from tidemark.broker import deadletter, dispatch
 from tidemark.broker.arguments import Overflow, check_queue_arguments
 from tidemark.broker.consumer import Consumer, ConsumerStatistics
 from tidemark.broker.core import NEVER, QueueCore
+from tidemark.broker.policies import Applied, Governed
 from tidemark.errors import AccessRefused, StoreError
 from tidemark.model.records import Reason
 from tidemark.model.runs import Taken
@@ -31,6 +36,11 @@ if TYPE_CHECKING:
 
 SLICE = 256
 """How many messages are expired, evicted or purged in one step."""
+EVICT_AT_ONCE = 16_384
+"""How many messages that were here already go in one turn when there are too many (a policy may have become
+stricter); the rest follows in the next turns."""
+BURY_AT_ONCE = 1024
+"""The same where they become dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ class QueueStatistics:
     consumers: tuple[ConsumerStatistics, ...]
 
 
-class Queue(QueueCore):
+class Queue(QueueCore, Governed):
     """One queue of a virtual host."""
 
     def __init__(self, spec: QueueSpec, broker: Broker) -> None:
@@ -70,13 +80,13 @@ class Queue(QueueCore):
         self.spec = spec
         self.name = spec.name
         self.broker = broker
+        self.declared = policy
+        """What its own arguments ask for."""
+        self.governed_as = policy.kind
         self.policy = policy
-        if policy.message_ttl_ms is not None:
-            self.ttl_ms = policy.message_ttl_ms
-        limited = policy.length_max is not None or policy.length_bytes_max is not None
-        self.evicts = limited and policy.overflow is Overflow.DROP_HEAD
-        self.guarded = limited and not self.evicts
-        self.count_header = policy.delivery_limit is not None or policy.kind == "quorum"
+        self.evicts = False
+        """It drops messages when it has too many."""
+        self.count_header = False
         self.consumers: list[Consumer] = []
         """All subscribed, highest priority first, then the one that came first."""
         self.groups: list[deque[Consumer]] = []
@@ -87,11 +97,45 @@ class Queue(QueueCore):
         self.unwritten: list[tuple[int, bytes, bool]] = []
         """(reason, packed, ranges) of messages that ended and are not in the journal yet."""
         self.expired = self.evicted = self.dead_lettered = self.damaged = 0
+        self.delivered_no_ack = self.got = self.got_no_ack = self.get_empty = 0
+        """Of `delivered`: to consumers that need not acknowledge; fetched by a get, of these without an ack."""
+        self._published_before = 0
+        """How many had been published when it was last looked for too many."""
+        self._left = self._left_turn = 0
+        """How many more may be dropped in this turn."""
+        self.dropped = 0
+        """Of `settled`: those that expired, were too many, rejected or purged. The rest was acknowledged, or needed no ack."""
         self.wake_ms = NEVER
         """When `broker.wakes` will remind us next."""
         self._unused_since_ms = broker.now_ms
-        if policy.expires_ms is not None:
-            broker.wakes.add(self, broker.now_ms + policy.expires_ms)
+        self.govern(broker.vhosts[spec.vhost].rules.applied_to_new(policy.kind, spec.name))
+        if self.policy.expires_ms is not None:
+            broker.wakes.add(self, broker.now_ms + self.policy.expires_ms)
+
+    # Policies ----------------------------------------------------------------------------
+
+    def govern(self, applied: Applied) -> None:
+        """Go by these policies from now on.
+
+        As in RabbitMQ: messages that are here keep the time to live that they came with; what is over a new limit
+        goes in the next turn; a new time without use (expires) begins now; dead letters go by the new rules.
+        """
+        self.applied = applied
+        before = self.policy
+        self.policy = policy = applied.joined(self.declared, self.spec.arguments)
+        self.ttl_ms = -1 if policy.message_ttl_ms is None else policy.message_ttl_ms
+        limited = policy.length_max is not None or policy.length_bytes_max is not None
+        if not self.evicts:
+            self._published_before = self.published
+        self.evicts = limited and policy.overflow is Overflow.DROP_HEAD
+        self.guarded = limited and not self.evicts
+        self.count_header = policy.delivery_limit is not None or policy.kind == "quorum"
+        if policy.consumer_timeout_ms:
+            self.broker.note_timeout(policy.consumer_timeout_ms)
+        if policy.expires_ms != before.expires_ms:
+            self.renew()
+        if self.evicts and self.overflows(0, 0):
+            self.touch()
 
     # Consumers ---------------------------------------------------------------------------
 
@@ -154,11 +198,15 @@ class Queue(QueueCore):
         """Acquire the next message for one that asks, if there is one. The caller settles it."""
         self.renew()
         self.refresh()
+        self.broker.changed.add(self)
         if self.locked:
             return None
         taken = self.take_living(1, NEVER, self.broker.wakes.over_ms(self.broker.now_ms))
         if taken is not None:
             self.delivered += 1
+            self.got += 1
+        elif not self.waits_for:
+            self.get_empty += 1
         return taken
 
     def take_living(self, count: int, bytes_max: int, expired_ms: int) -> Taken | None:
@@ -194,18 +242,29 @@ class Queue(QueueCore):
         )
 
     def evict(self) -> None:
-        """Drop what is over the limits from the head: as in RabbitMQ, the highest priority goes first."""
-        policy = self.policy
-        while policy.length_max is not None and self.ready > policy.length_max:
-            self._evict(min(self.ready - policy.length_max, SLICE))
-        while policy.length_bytes_max is not None and self.ready_bytes > policy.length_bytes_max:
-            self._evict(1)
+        """Drop what is over the limits from the head: as in RabbitMQ, the highest priority goes first.
 
-    def _evict(self, count: int) -> None:
+        As many as came since the last time, and some of what was here before; the rest is for the next turn.
+        """
+        policy, turn = self.policy, self.broker.turns
+        left = self._left
+        if turn != self._left_turn:
+            left = EVICT_AT_ONCE if policy.dead_letter_exchange is None else BURY_AT_ONCE
+        left += self.published - self._published_before
+        while left > 0 and policy.length_max is not None and self.ready > policy.length_max:
+            left -= self._evict(min(self.ready - policy.length_max, SLICE, left))
+        while left > 0 and policy.length_bytes_max is not None and self.ready_bytes > policy.length_bytes_max:
+            left -= self._evict(1)
+        self._left, self._left_turn, self._published_before = left, turn, self.published
+        if self.overflows(0, 0):
+            self.broker.wakes.add(self, self.broker.now_ms)
+
+    def _evict(self, count: int) -> int:
         taken = self.take(count, NEVER, hidden=True)
         assert taken is not None
         self.evicted += len(taken)
         self.discard(_places(taken), Reason.EVICTED)
+        return len(taken)
 
     def expire(self, expired_ms: int) -> None:
         """End the messages at the heads whose time was over at `expired_ms`."""
@@ -220,6 +279,7 @@ class Queue(QueueCore):
         self.flush(Reason.ACCEPTED)
         while (taken := self.take_expired(NEVER, SLICE)) is not None:
             self.settle_taken(taken)
+            self.dropped += len(taken)
         self.flush(Reason.PURGED)
         return count
 
@@ -228,11 +288,15 @@ class Queue(QueueCore):
     def discard(self, places: list[tuple[int, int]], reason: Reason) -> None:
         """Acquired messages, as (lane, index), end without having been accepted."""
         self.flush(Reason.ACCEPTED)
-        if self.policy.dead_letter_exchange is not None:
-            deadletter.bury(self, places, reason)
-            return
-        for lane, index in places:
-            self.settle(lane, index)
+        before = self.settled
+        try:
+            if self.policy.dead_letter_exchange is not None:
+                deadletter.bury(self, places, reason)
+                return
+            for lane, index in places:
+                self.settle(lane, index)
+        finally:
+            self.dropped += self.settled - before
         self.flush(reason)
 
     def flush(self, reason: Reason) -> None:
@@ -298,6 +362,11 @@ class Queue(QueueCore):
                 return
             self.broker.wakes.add(self, self._unused_since_ms + expires_ms)
         self.touch()
+
+    @property
+    def acked(self) -> int:
+        """How many messages were acknowledged."""
+        return self.settled - self.dropped - self.delivered_no_ack - self.got_no_ack
 
     def statistics(self) -> QueueStatistics:
         return QueueStatistics(

@@ -90,6 +90,7 @@ class Replies:
         del self._by_sink[id(queue.sink)]
         del self.by_number[queue.number]
         queue.route.alive = False
+        self._broker.changed.add(queue)
         queue.delete()
 
     def exists(self, name: str) -> bool:

@@ -30,11 +30,13 @@ from tidemark.broker.arguments import (
 from tidemark.broker.audience import MoveMark, StreamConsumer
 from tidemark.broker.consumer import Consumer
 from tidemark.broker.core import Route
+from tidemark.broker.counts import ProtocolCounts
 from tidemark.broker.exchanges import check_exchange, check_same_exchange, inequivalent
 from tidemark.broker.publishing import Publishing
 from tidemark.broker.streams.policy import check_stream_arguments
 from tidemark.broker.streams.positions import AtTime, FromMark, Position
 from tidemark.broker.streams.reader import Reader, open_reader
+from tidemark.broker.tracing import TracedPublishing, TracedSink
 from tidemark.errors import (
     AccessRefused,
     LostBranch,
@@ -77,12 +79,20 @@ class Declared:
 
 class Session:
     def __init__(
-        self, broker: Broker, vhost: VirtualHost, user: str, sink: ConnectionSink | None, name: str
+        self,
+        broker: Broker,
+        vhost: VirtualHost,
+        user: str,
+        sink: ConnectionSink | None,
+        name: str,
+        counts: ProtocolCounts,
     ) -> None:
         self.broker = broker
         self.vhost = vhost
         self.user = user
         self.name = name
+        self.counts = counts
+        """Of its protocol."""
         self.owned: dict[Queue, None] = {}
         self._sink = sink
 
@@ -183,6 +193,7 @@ class Session:
             return Declared(name, 0, 1, 0)
         if passive:
             return self._declared(self.queue(name))
+        self.broker.counts.queues_declared += 1
         if is_stream(arguments):
             return self._declare_stream(name, durable, exclusive, auto_delete, arguments)
         durable = durable and not exclusive
@@ -196,6 +207,7 @@ class Session:
             self._check_same_queue(current, durable, exclusive, auto_delete, arguments)
             current.renew()
             return self._declared(current)
+        self._check_queue_limit(name)
         if "x-dead-letter-exchange" in arguments:
             self._check_dead_letter_exchange(name, arguments["x-dead-letter-exchange"])
         check_queue_arguments(name, self.vhost.name, arguments, durable, exclusive)
@@ -218,6 +230,7 @@ class Session:
         self._check("configure", "queue", name)
         current: Any = self.vhost.queues.get(name)
         if current is None:
+            self._check_queue_limit(name)
             check_stream_arguments(name, self.vhost.name, arguments, durable, exclusive, auto_delete)
             _, seq = self.broker.create_queue(
                 QueueSpec(self.vhost.name, name, durable, exclusive, auto_delete, arguments)
@@ -286,6 +299,9 @@ class Session:
 
     def publishing(self, channel_sink: Sink) -> Publishing:
         """The publishing side of one channel."""
+        traces = self.broker.traces
+        if traces is not None and traces.picks():
+            return TracedPublishing(self, channel_sink, traces)
         return Publishing(self, channel_sink)
 
     def resolve(self, exchange: bytes, key: bytes) -> Route:
@@ -325,6 +341,8 @@ class Session:
         if queue == replyto.NAME:
             return self.broker.replies.open(self.vhost.name, sink, tag, no_ack=no_ack, arguments=arguments)
         found = self.queue(queue, "read")
+        if self.broker.traces is not None:
+            sink = TracedSink(sink, self.broker.traces, self.name)
         if found.keeps:
             stream: Any = found
             return self._read_stream(stream, sink, tag, no_ack, exclusive, arguments or {}, prefetch)  # type: ignore[arg-type]
@@ -433,7 +451,11 @@ class Session:
 
     def close(self) -> None:
         """The connection is gone; its channels have cancelled their consumers. Exclusive queues go."""
-        self.broker.sessions.pop(self, None)
+        if self in self.broker.sessions:
+            del self.broker.sessions[self]
+            self.broker.counts.connections_closed += self._sink is not None
+            if self._sink is not None:
+                self.broker.usage.connected(self.vhost.name, self.user, -1)
         owned, self.owned = list(self.owned), {}
         for queue in owned:
             if self._is_here(queue):
@@ -448,6 +470,9 @@ class Session:
 
     def _check(self, permission: Permission, kind: Any, name: str) -> None:
         self.broker.access.check(self.user, self.vhost.name, permission, kind, name)
+
+    def _check_queue_limit(self, name: str) -> None:
+        self.broker.usage.check_queue(self.vhost.name, name, len(self.vhost.queues))
 
     def _check_topic(self, permission: Any, exchange: str, key: str) -> None:
         self.broker.access.check_topic(self.user, self.vhost.name, permission, exchange, key)

@@ -26,6 +26,7 @@ from tidemark.broker.exchanges import (
     Exchange,
     binding_id,
 )
+from tidemark.broker.policies import Applied, Rules
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.model.wiring import BindingSpec, ExchangeSpec, VhostSpec
 
@@ -45,6 +46,8 @@ class VirtualHost:
         self.name = spec.name
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {}
+        self.rules = Rules()
+        """The policies of this virtual host."""
         self._alternate_of: dict[str, set[str]] = {}
         """By the name of an alternate exchange, those that name it. It need not exist."""
         self._to_queue: dict[str, dict[BindingId, Binding]] = {}
@@ -73,6 +76,7 @@ class VirtualHost:
             route = ByHeaders((), False)
         else:
             route = Route(queues, bool(queues) and not any(queue.guarded for queue in queues))
+            route.meter = start.meter
         if self._routes_count >= self._routes_max:
             self.forget_routes()
         self._routes.setdefault(name, {})[key] = route
@@ -152,10 +156,32 @@ class VirtualHost:
 
     def add_exchange(self, spec: ExchangeSpec) -> None:
         exchange = TYPES[spec.type](spec)
+        exchange.applied = self.rules.applied_to_new(exchange.governed_as, spec.name)
+        exchange.alternate = exchange.alternate_by(exchange.applied)
         self.exchanges[spec.name] = exchange
-        if exchange.alternate is not None:
-            self._alternate_of.setdefault(exchange.alternate, set()).add(spec.name)
+        self._note_alternate(exchange)
         self._changed(exchange, None)
+
+    def govern_exchange(self, exchange: Exchange, applied: Applied) -> None:
+        """Other policies apply to it than before."""
+        exchange.applied = applied
+        alternate = exchange.alternate_by(applied)
+        if alternate != exchange.alternate:
+            self._forget_alternate(exchange)
+            exchange.alternate = alternate
+            self._note_alternate(exchange)
+            self._changed(exchange, None)
+
+    def _note_alternate(self, exchange: Exchange) -> None:
+        if exchange.alternate is not None:
+            self._alternate_of.setdefault(exchange.alternate, set()).add(exchange.name)
+
+    def _forget_alternate(self, exchange: Exchange) -> None:
+        if exchange.alternate is not None:
+            naming = self._alternate_of[exchange.alternate]
+            naming.discard(exchange.name)
+            if not naming:
+                del self._alternate_of[exchange.alternate]
 
     def remove_exchange(self, exchange: Exchange) -> list[Exchange]:
         """Take it out with its bindings. Returns the exchanges that lost a binding to it."""
@@ -165,11 +191,7 @@ class VirtualHost:
             if binding.id in self.exchanges[binding.spec.source].bindings:  # a loop to itself is in both
                 self._detach(binding)
         del self.exchanges[exchange.name]
-        if exchange.alternate is not None:
-            naming = self._alternate_of[exchange.alternate]
-            naming.discard(exchange.name)
-            if not naming:
-                del self._alternate_of[exchange.alternate]
+        self._forget_alternate(exchange)
         return [source for source in sources if source is not exchange]
 
     def add_queue(self, queue: Queue) -> None:

@@ -23,6 +23,7 @@ class Opening:
     def __init__(self, services: Services, peer: PeerInfo) -> None:
         self.peer = peer
         self.closed = False
+        self.bytes_in = self.bytes_out = 0
         self._services = services
         self._connected_ms = services.now_ms
         self._blocked: str | None = None

@@ -55,6 +55,23 @@ class Verdict:
     """The name the peer goes by from now on; None when it is refused."""
     reason: str = ""
     """Why not, for the log; the peer is told only that it was refused."""
+    retry_s: float = 0
+    """It was not even looked at; it may be tried again after so long."""
+
+
+@dataclass(slots=True)
+class ChannelCounts:
+    """What went through one channel, by the names that RabbitMQ has for it. Added once a run or batch."""
+
+    publish: int = 0
+    confirm: int = 0
+    return_unroutable: int = 0
+    deliver: int = 0
+    deliver_no_ack: int = 0
+    get: int = 0
+    get_no_ack: int = 0
+    get_empty: int = 0
+    ack: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +142,8 @@ class FrontEnd(Protocol):
     peer: PeerInfo
     closed: bool
     """Send `output()`, then close the socket."""
+    bytes_in: int
+    bytes_out: int
 
     def receive(self, data: memoryview) -> int:
         """Bytes that arrived; returns how many were used. The rest comes again, before what follows it."""

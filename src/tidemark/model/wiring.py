@@ -97,7 +97,7 @@ class TopicPermissionSpec:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """What an operator wants for all queues or exchanges whose names match. Kept and exported, not applied."""
+    """What is wanted for all queues, streams or exchanges whose names match; see `broker.policies`."""
 
     vhost: str
     name: str
@@ -105,6 +105,19 @@ class PolicySpec:
     apply_to: str
     priority: int
     definition: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPolicySpec(PolicySpec):
+    """The same, by whoever runs the broker for others: its limits hold whatever the others ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimitsSpec:
+    """How much a user may have at a time: "max-connections", "max-channels". Without any there is no limit."""
+
+    user: str
+    limits: Arguments = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +145,8 @@ Spec = (
     | PermissionSpec
     | TopicPermissionSpec
     | PolicySpec
+    | OperatorPolicySpec
+    | UserLimitsSpec
     | ParameterSpec
     | GlobalParameterSpec
 )

@@ -51,8 +51,17 @@ cdef extern from "<unistd.h>" nogil:
 cdef extern from "<errno.h>" nogil:
     int EIO
 
+cdef extern from "<time.h>" nogil:
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int clock_gettime(int, timespec *)
+    int CLOCK_MONOTONIC
+
 cdef enum:
     VECTOR_MAX = 512
+    CLASSES = 24        # `histogram.CLASSES`
 
 ctypedef struct Job:
     int64_t ticket
@@ -76,6 +85,26 @@ ctypedef struct Shared:
     int error_fd
     int error_number
     int error_in_sync
+    # What the thread has done so far: see `Flusher.statistics`.
+    uint64_t written
+    uint64_t syncs[CLASSES]
+    uint64_t syncs_us
+    uint64_t groups[CLASSES]
+    uint64_t groups_total
+
+
+cdef inline int class_of(uint64_t value) noexcept nogil:
+    """The least i for which 2^i is not below the value."""
+    cdef int found = 0
+    while found < CLASSES - 1 and (<uint64_t>1 << found) < value:
+        found += 1
+    return found
+
+
+cdef inline uint64_t now_us() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <uint64_t>now.tv_sec * 1000000 + <uint64_t>now.tv_nsec // 1000
 
 
 cdef int write_all(int fd, iovec *vector, int count, off_t offset) noexcept nogil:
@@ -100,12 +129,13 @@ cdef int write_all(int fd, iovec *vector, int count, off_t offset) noexcept nogi
     return 0
 
 
-cdef int write_group(Job *jobs, size_t count, int *in_sync) noexcept nogil:
+cdef int write_group(Job *jobs, size_t count, int *in_sync, uint64_t *took_us) noexcept nogil:
     cdef:
         iovec vector[VECTOR_MAX]
         size_t at = 0
         int used, problem
         off_t first, end
+        uint64_t began_us
     in_sync[0] = 0
     while at < count:
         used = 0
@@ -120,9 +150,11 @@ cdef int write_group(Job *jobs, size_t count, int *in_sync) noexcept nogil:
         if problem:
             return problem
     in_sync[0] = 1
+    began_us = now_us()
     while fdatasync(jobs[0].fd) != 0:
         if errno != EINTR:
             return errno
+    took_us[0] = now_us() - began_us
     return 0
 
 
@@ -130,8 +162,9 @@ cdef void *run(void *argument) noexcept nogil:
     cdef:
         Shared *shared = <Shared *>argument
         Job *jobs
-        size_t count, room, start, end
+        size_t count, room, start, end, at
         int problem, in_sync
+        uint64_t took_us, written
         sigset_t every
     # Signals are the loop's business.
     sigfillset(&every)
@@ -153,7 +186,10 @@ cdef void *run(void *argument) noexcept nogil:
             while end < count and jobs[end].fd == jobs[start].fd:
                 end += 1
             in_sync = 0
-            problem = write_group(jobs + start, end - start, &in_sync)
+            took_us = written = 0
+            problem = write_group(jobs + start, end - start, &in_sync, &took_us)
+            for at in range(start, end):
+                written += jobs[at].length
             pthread_mutex_lock(&shared.lock)
             if problem:
                 shared.error_fd = jobs[start].fd
@@ -161,6 +197,11 @@ cdef void *run(void *argument) noexcept nogil:
                 shared.error_in_sync = in_sync
             else:
                 shared.completed = jobs[end - 1].ticket
+                shared.written += written
+                shared.syncs[class_of(took_us)] += 1
+                shared.syncs_us += took_us
+                shared.groups[class_of(end - start)] += 1
+                shared.groups_total += end - start
             pthread_mutex_unlock(&shared.lock)
             eventfd_write(shared.bell, 1)
             start = end
@@ -246,6 +287,26 @@ cdef class Flusher:
         in_sync = self._shared.error_in_sync
         pthread_mutex_unlock(&self._shared.lock)
         return (fd, number, "sync" if in_sync else "write") if number else None
+
+    def statistics(self):
+        cdef:
+            Shared *shared = self._shared
+            uint64_t written, syncs_us, groups_total
+            uint64_t syncs[CLASSES]
+            uint64_t groups[CLASSES]
+            int i
+        pthread_mutex_lock(&shared.lock)
+        written, syncs_us, groups_total = shared.written, shared.syncs_us, shared.groups_total
+        for i in range(CLASSES):
+            syncs[i], groups[i] = shared.syncs[i], shared.groups[i]
+        pthread_mutex_unlock(&shared.lock)
+        return (
+            written,
+            tuple([syncs[i] for i in range(CLASSES)]),
+            syncs_us,
+            tuple([groups[i] for i in range(CLASSES)]),
+            groups_total,
+        )
 
     def close(self):
         self._end()

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
+
+from tidemark.runtime.histogram import Histogram
 
 VECTOR_MAX = 512
 """The most buffers that go into one write."""
@@ -31,6 +34,9 @@ class Flusher:
         self._lock = threading.Condition()
         self._submitted = 0
         self._completed = 0
+        self._written = 0
+        self._syncs = Histogram()
+        self._groups = Histogram()
         self._error: tuple[int, int, str] | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="tidemark-disk", daemon=True)
@@ -55,6 +61,12 @@ class Flusher:
     def error(self) -> tuple[int, int, str] | None:
         """(file, errno, "write" or "sync") of what failed; None while all is well."""
         return self._error
+
+    def statistics(self) -> tuple[int, tuple[int, ...], int, tuple[int, ...], int]:
+        """Bytes written; how long syncs took (counts by class of microseconds, their sum); how many writes shared a
+        sync (the same). See `histogram`."""
+        syncs, groups = self._syncs, self._groups
+        return self._written, tuple(syncs.counts), syncs.total, tuple(groups.counts), groups.total
 
     def close(self) -> None:
         """Finish everything that was submitted and end the thread."""
@@ -96,7 +108,11 @@ class Flusher:
                     at += 1
                 self._write(fd, views, first)
             operation = "sync"
+            began = time.perf_counter_ns()
             os.fdatasync(fd)
+            self._syncs.add((time.perf_counter_ns() - began) // 1000)
+            self._groups.add(len(jobs))
+            self._written += sum(len(job[3]) for job in jobs)
         except OSError as problem:
             self._error = (fd, problem.errno or 0, operation)
         else:

@@ -120,6 +120,10 @@ class FileDisk:
             found = os.statvfs(self.root)
             return found.f_bavail * found.f_frsize
 
+    def flushes(self) -> tuple[int, tuple[int, ...], int, tuple[int, ...], int]:
+        """What the flusher has done so far; see `Flusher.statistics`."""
+        return self._flusher.statistics()
+
     # Changing ----------------------------------------------------------------------------
 
     def create(self, name: str, size: int) -> None:

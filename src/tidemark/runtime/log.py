@@ -1,9 +1,9 @@
 """The log: one line an event, on standard error, for people or for machines.
 
-    12:04:31.207 info  queue owner changed  queue=orders before=b owner=a generation=7
+    12:04:31.207 warning TM-1009 publishers blocked  reason="low on disk"
 
 An event is in the past tense; facts follow it as words. There is a line for each change of state and none for
-a message.
+a message. Its id stays the same when its words change, and leads to `docs/log-events.md`.
 
 Invariant: an event is exactly one line, whatever its facts contain.
 """
@@ -16,6 +16,8 @@ import sys
 import time
 import traceback
 from typing import TextIO
+
+from tidemark.runtime.events import EVENTS, UNKNOWN
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -44,11 +46,14 @@ class Log:
         now = time.time()
         if self._style == "json":
             plain = {name: _plain(fact) for name, fact in facts.items()}
-            line = json.dumps({"time": round(now, 3), "level": level, "event": event, **plain})
+            head = {"time": round(now, 3), "level": level, "id": EVENTS.get(event, UNKNOWN), "event": event}
+            line = json.dumps(head | plain)
         else:
             clock = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03d}"
             words = " ".join(f"{name}={_word(fact)}" for name, fact in facts.items())
-            line = f"{clock} {level:<7} {event}" + (f"  {words}" if words else "")
+            line = f"{clock} {level:<7} {EVENTS.get(event, UNKNOWN)} {event}" + (
+                f"  {words}" if words else ""
+            )
         # When nobody reads the log any more the broker goes on.
         with contextlib.suppress(OSError, ValueError):
             print(line, file=self._stream, flush=True)

@@ -25,7 +25,7 @@ from tidemark.member import Member
 from tidemark.model.peers import Message, Name, Unit, View
 from tidemark.node import Node
 from tidemark.runtime.apart import Forked
-from tidemark.runtime.authenticator import Authenticator, is_loopback
+from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.clock import ticks_ms
 from tidemark.runtime.connection import ConnectionShell
 from tidemark.runtime.door import Door
@@ -67,6 +67,8 @@ class MemberServer(Server):
         self._routes = dict(_route(entry) for entry in config.cluster.peers)
         self._facts: dict[Name, MemberFacts] = {}
         self._away: set[Name] = set()
+        self.parted_ms: dict[Name, int] = {}
+        """When the link to a member was lost, while it is."""
         self._leased_until_ms: int | None = None
         self._readable_ms = ticks_ms()
         """When readers were last known to be served well."""
@@ -118,7 +120,7 @@ class MemberServer(Server):
         self.core = self.member = Member(self.config, self._disk, self, os.urandom, apart)
         self.node = self.member.node
         self.node.topology = self._topology
-        self.authenticator = Authenticator(self.node.broker.access)
+        self.authenticator = self.authenticator_of(self.node)
         return self.member.start(now_ms, ticks_ms())
 
     def _check_address(self, secret: bytes, tls: PeerTls | None) -> None:
@@ -308,6 +310,10 @@ class MemberServer(Server):
         leader, epoch = (view.leader, view.epoch) if view is not None else ("", 0)
         return Topology(self.config.cluster.mode, epoch, leader, tuple(found))
 
+    def facts_of(self, name: Name) -> MemberFacts | None:
+        """What a member last said about itself; None: it has said nothing yet."""
+        return self._own_facts() if name == self.config.node.name else self._facts.get(name)
+
     # What the member asks ------------------------------------------------------------------------------------------------
 
     def tell(self, peer: Name, message: Message) -> None:
@@ -365,7 +371,8 @@ class MemberServer(Server):
         node.topology = self._topology
         self._frozen = node.paused
         self.authenticator.close()
-        self.authenticator = Authenticator(node.broker.access)
+        self.authenticator = self.authenticator_of(node)
+        self._observe(node)
 
     def drain(self) -> None:
         for server in self._servers:
@@ -441,10 +448,12 @@ class MemberServer(Server):
 
     def peer_up(self, peer: Name, dialled: bool) -> None:
         self._fresh()
+        self.parted_ms.pop(peer, None)
         self.member.peer_up(peer, dialled)
 
     def peer_down(self, peer: Name, dialled: bool, gone: bool = False) -> None:
         self._fresh()
+        self.parted_ms.setdefault(peer, self.clock.now_ms())
         self.member.peer_down(peer, dialled, gone)
 
     def peer_said(self, peer: Name, message: Message) -> None:

@@ -16,6 +16,8 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import Callable
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.broker.access import is_outdated
@@ -29,13 +31,18 @@ from tidemark.runtime.authenticator import Authenticator
 from tidemark.runtime.clock import Clock
 from tidemark.runtime.connection import ConnectionShell
 from tidemark.runtime.disk import FileDisk
+from tidemark.runtime.histogram import Histogram
 from tidemark.runtime.log import Log
+from tidemark.runtime.rates import PAUSE_S, QUEUES_MAX, SLICE, Rates
+from tidemark.runtime.throttle import Rates as ConnectionRates
+from tidemark.runtime.throttle import Throttle
 from tidemark.runtime.tls import server_context
 from tidemark.runtime.wholefile import WholeFile
 from tidemark.store.journal import RecoveryReport
 
 if TYPE_CHECKING:
     from tidemark.member import Member
+    from tidemark.runtime.tracing import Tracing
 
 READ_BYTES = 1 << 20
 MAINTAIN_S = 0.02
@@ -81,6 +88,15 @@ class Server:
         self.member: Member | None = None
         """In a cluster; see `MemberServer`."""
         self.authenticator: Authenticator
+        self.rates: Rates
+        self._tracing: Tracing | None = None
+        self.turns = Histogram()
+        """How long turns took, in microseconds."""
+        self.late_s = 0.0
+        """By how much the last tick came late: how long the loop was busy with something else."""
+        self._tick_due_s = 0.0
+        self.disk_free_bytes = 0
+        """As the last tick found it."""
         self.stopping = asyncio.Event()
         self.exit_code = 0
         self._early = early
@@ -99,6 +115,10 @@ class Server:
         )
         self.connections_max = config.limits.connections_max
         """As set, or as many as the process may have files open for."""
+        self.throttle = Throttle(config.limits.login_failures_max, config.limits.login_wait_s_max)
+        self._connection_rates = ConnectionRates(
+            config.limits.connections_per_s_max, config.limits.address_connections_per_s_max
+        )
         self._refused = 0
         self._logins: set[asyncio.Task[None]] = set()
         self._durable_waits: list[tuple[int, asyncio.Future[None]]] = []
@@ -114,6 +134,11 @@ class Server:
             StoreError: the data directory cannot be used.
         """
         self._loop.set_exception_handler(self._unexpected)
+        if self.config.tracing.endpoint:
+            # Imported only where it is asked for: it is large.
+            from tidemark.runtime.tracing import Tracing
+
+            self._tracing = Tracing(self.config, self.log)
         self._bound_connections()
         listeners = self._bind()
         try:
@@ -125,6 +150,7 @@ class Server:
             for _, listener, _ in listeners:
                 listener.close()
             raise
+        self._observe(self.node)
         self.log.info("store recovered", ms=self.clock.now_ms() - began_ms, **_facts(report))
         self._loop.add_reader(self._disk.bell, self._disk_news)
         self._tick()
@@ -140,11 +166,20 @@ class Server:
             self._servers.append(server)
             self.log.info("listening", on=name, address=self.addresses[name])
 
+    def _observe(self, node: Node) -> None:
+        """Have everything counted and traced that is asked for."""
+        self.rates = Rates(node, self.clock.now_ms)
+        node.broker.traces = None if self._tracing is None else self._tracing.traces
+
     def _assemble(self, apart: Forked, now_ms: int) -> RecoveryReport:
         """Make what the turns are given to, and let it read the store."""
         self.core = self.node = Node(self.config, self._disk, self, os.urandom, apart)
-        self.authenticator = Authenticator(self.node.broker.access)
+        self.authenticator = self.authenticator_of(self.node)
         return self.node.start(now_ms)
+
+    def authenticator_of(self, node: Node) -> Authenticator:
+        """Who checks the logins of its users. What failed before is remembered, whoever checks."""
+        return Authenticator(node.broker.access, self.throttle, self.clock.now_ms)
 
     def _shell(self) -> asyncio.BaseProtocol:
         """For a client that connects."""
@@ -228,6 +263,8 @@ class Server:
             self._wake.cancel()
         await self._leave()
         await self._close_store()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
         return self.exit_code
 
     async def _leave(self) -> None:
@@ -254,6 +291,7 @@ class Server:
                 self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
+        began_ns = perf_counter_ns()
         try:
             self.core.turn(self.clock.now_ms())
         finally:
@@ -278,6 +316,7 @@ class Server:
         if node.failed is not None:
             self.stop(1)
         self._plan_wake()
+        self.turns.add((perf_counter_ns() - began_ns) // 1000)
 
     def _plan_wake(self) -> None:
         """Have a turn when the broker must look at an expiry."""
@@ -309,6 +348,10 @@ class Server:
                 if self._turn_due:
                     self._turn()
 
+    def flushes(self) -> tuple[int, tuple[int, ...], int, tuple[int, ...], int]:
+        """What the disk's thread has done so far; see `Flusher.statistics`."""
+        return self._disk.flushes()
+
     async def until_durable(self, seq: int) -> None:
         """Wait until the catalog is on the disk up to this sequence.
 
@@ -338,6 +381,9 @@ class Server:
     def _tick(self) -> None:
         # First: an exception below must not be the end of all ticks.
         self._timers["tick"] = self._loop.call_later(TICK_S, self._tick)
+        now_s = self._loop.time()
+        self.late_s = max(0.0, now_s - self._tick_due_s) if self._tick_due_s else 0.0
+        self._tick_due_s = now_s + TICK_S
         node = self.node
         node.tick(self.clock.now_ms())
         alarmed = node.alarms.memory
@@ -350,10 +396,19 @@ class Server:
         except StoreError as error:
             self.log.error("free disk space unknown", error=str(error))
         else:
+            self.disk_free_bytes = free
             node.watch(max(used, node.arena.resident_bytes), self.memory_high_bytes, free)
         if self._refused:
             self.log.warning("connections refused", count=self._refused, limit=self.connections_max)
             self._refused = 0
+        self._sample(QUEUES_MAX // SLICE, self.rates.sample)
+
+    def _sample(self, slices: int, step: Callable[[], bool]) -> None:
+        """Let the rates look at what has changed, a slice at a time."""
+        if step() and slices > 1:
+            self._timers["sample"] = self._loop.call_later(
+                PAUSE_S, self._sample, slices - 1, self.rates.go_on
+            )
 
     def _maintain(self) -> None:
         busy = False
@@ -373,6 +428,9 @@ class Server:
         if len(self._shells) > limit or self.stopping.is_set():
             self._refused += 1
             front_end.shutdown(320, f"this broker takes {limit} connections and has them")
+        elif (why := self._connection_rates.refusal(peer.host, self.node.now_ms)) is not None:
+            self._refused += 1
+            front_end.shutdown(320, why)
         return front_end
 
     def replaced(self, old: FrontEnd, new: FrontEnd) -> None:
@@ -391,6 +449,7 @@ class Server:
         self._shells.pop(shell.front_end, None)
         self._read_from.pop(shell, None)
         self.paused.pop(shell, None)
+        self.rates.disconnected(shell.front_end)
         self.node.disconnect(shell.front_end)
 
     # What the node asks ----------------------------------------------------------------------

@@ -11,6 +11,7 @@ from tidemark.broker.access import Access, hash_password
 from tidemark.frontend.services import Login, PeerInfo
 from tidemark.model.wiring import UserSpec
 from tidemark.runtime.authenticator import Authenticator, is_loopback
+from tidemark.runtime.throttle import Throttle
 
 HERE = PeerInfo("127.0.0.1", 1)
 THERE = PeerInfo("192.0.2.7", 1)
@@ -112,3 +113,46 @@ def test_external_is_the_name_in_the_certificate_if_there_is_such_a_user(users: 
 )  # fmt: skip
 def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
+
+
+def test_wrong_passwords_make_the_next_try_wait_unseen_for_that_user_from_there(
+    users: Access, hashed: list[str]
+) -> None:
+    now = [1_000_000]
+    gate = Authenticator(users, Throttle(failures_max=2), lambda: now[0])
+
+    async def scenario() -> None:
+        for _ in range(2):
+            assert (await gate.login(Login("PLAIN", "ada", "wrong", THERE))).retry_s == 0
+        verdict = await gate.login(Login("PLAIN", "ada", "ada-secret", THERE))
+        assert (verdict.user, verdict.retry_s) == (None, 1)
+        assert "wait 1 s" in verdict.reason
+        assert (await gate.login(Login("PLAIN", "guest", "guest-secret", HERE))).user == "guest"
+        now[0] += 1000
+        assert (await gate.login(Login("PLAIN", "ada", "ada-secret", THERE))).user == "ada"
+
+    asyncio.run(scenario())
+    assert hashed == ["wrong", "wrong", "guest-secret", "ada-secret"]
+
+
+def test_many_guesses_at_once_are_no_way_around_the_wait(users: Access, hashed: list[str]) -> None:
+    gate = Authenticator(users, Throttle(failures_max=3))
+
+    async def scenario() -> None:
+        logins = [gate.login(Login("PLAIN", "ada", f"guess {number}", THERE)) for number in range(20)]
+        verdicts = await asyncio.gather(*logins)
+        assert sum(verdict.retry_s > 0 for verdict in verdicts) == 17
+
+    asyncio.run(scenario())
+    assert len(hashed) == 3
+
+
+def test_many_right_logins_at_once_do_not_wait(users: Access, hashed: list[str]) -> None:
+    gate = Authenticator(users, Throttle(failures_max=3))
+
+    async def scenario() -> None:
+        logins = [gate.login(Login("PLAIN", "ada", "ada-secret", THERE)) for _ in range(20)]
+        assert {verdict.user for verdict in await asyncio.gather(*logins)} == {"ada"}
+
+    asyncio.run(scenario())
+    assert hashed == ["ada-secret"]

@@ -19,10 +19,14 @@ def written(style: str, level: str, event: str, **facts: object) -> str:
 
 
 def test_a_line_has_the_time_the_level_the_event_and_the_facts() -> None:
-    line = written("text", "info", "queue owner changed", queue="orders", generation=7)
+    line = written("text", "info", "publishers blocked", reason="disk", generation=7)
     assert re.fullmatch(
-        r"\d\d:\d\d:\d\d\.\d{3} info    queue owner changed  queue=orders generation=7\n", line
+        r"\d\d:\d\d:\d\d\.\d{3} info    TM-1009 publishers blocked  reason=disk generation=7\n", line
     )
+
+
+def test_an_event_has_its_id_in_json_too() -> None:
+    assert json.loads(written("json", "info", "stopped", code=0))["id"] == "TM-1002"
 
 
 def test_what_is_below_the_level_is_not_written() -> None:

@@ -4,8 +4,8 @@
 words where RabbitMQ has the argument too. Arguments that only other kinds of queues have are refused, as there;
 those that nobody knows are ignored.
 
-Invariant: a stream that exists has a valid policy; nothing looks at its arguments again. Only the number of its
-shards can change, and only grow.
+Invariant: a stream that exists has a valid policy. The number of its shards can only grow; its limits change with
+the policies that apply to its name (`broker.policies`).
 """
 
 from __future__ import annotations
@@ -205,6 +205,7 @@ _CHECKS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "x-stream-tombstone-lease": _number("tombstone_lease_ms"),
     "x-stream-history": _number("history_ms"),
     "x-stream-pin-bytes-max": _number("pin_bytes_max"),
+    "x-consumer-timeout": _number("consumer_timeout_ms"),
     "x-stream-max-segment-size-bytes": _ignored_count,
     "x-initial-cluster-size": _ignored_positive,
     "x-queue-leader-locator": _ignored_locator,

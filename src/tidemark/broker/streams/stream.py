@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.broker.audience import Audience, StreamConsumer
 from tidemark.broker.core import NEVER
+from tidemark.broker.policies import STREAM, Applied, Governed
 from tidemark.broker.queue import QueueStatistics
 from tidemark.broker.streams.core import StreamCore
 from tidemark.broker.streams.ends import Ends
@@ -78,10 +79,11 @@ class StreamStatistics:
     consumers: int
 
 
-class Stream(StreamCore):
+class Stream(StreamCore, Governed):
     """One stream of a virtual host."""
 
     policy: StreamPolicy
+    governed_as = STREAM
 
     def __init__(self, spec: QueueSpec, broker: Broker) -> None:
         policy = check_stream_arguments(
@@ -94,6 +96,8 @@ class Stream(StreamCore):
         self.spec = spec
         self.name = spec.name
         self.broker = broker
+        self.declared = policy
+        """What its own arguments ask for; `policy` is that, with the policies that apply to its name."""
         self.policy = policy
         self.boundary = 0
         self.last_shown = 0
@@ -114,6 +118,17 @@ class Stream(StreamCore):
         self._watchers: dict[Watcher, None] = {}
         self._snapshots: dict[Snapshot, None] = {}
         """Open ones, the least recently read first."""
+        self.govern(broker.vhosts[spec.vhost].rules.applied_to_new(STREAM, spec.name))
+
+    def govern(self, applied: Applied) -> None:
+        """Go by these policies from now on. What they end, ends in the next ticks, where the stream is led."""
+        self.applied = applied
+        self.policy = applied.joined(self.declared, self.spec.arguments)
+        self._keeper = Keeper(self)
+        if self.policy.consumer_timeout_ms:
+            self.broker.note_timeout(self.policy.consumer_timeout_ms)
+        if self.broker.streams.leads:
+            self.attend()
 
     # Turns -------------------------------------------------------------------------------------
 
@@ -262,6 +277,10 @@ class Stream(StreamCore):
         """The slots of one shard, as (first, end)."""
         return shard_slots(shard, self.policy.shards)
 
+    def every_snapshot(self) -> list[Snapshot]:
+        """Those that are open, the least recently read first."""
+        return list(self._snapshots)
+
     # Snapshots, told by themselves -------------------------------------------------------------------
 
     def opened(self, snapshot: Snapshot) -> None:
@@ -348,6 +367,7 @@ class Stream(StreamCore):
         return self.live_bytes
 
     acquired = acquired_bytes = redelivered = settled = 0
+    delivered_no_ack = got = got_no_ack = get_empty = acked = expired = evicted = dead_lettered = 0
     count_header = False
     waits_for = 0
 
@@ -393,7 +413,8 @@ class Stream(StreamCore):
         """The catalog has a newer description: the number of shards has grown."""
         policy = check_stream_arguments(spec.name, spec.vhost, spec.arguments)
         if policy.shards > self.policy.shards:
-            self.spec, self.policy = spec, replace(self.policy, shards=policy.shards)
+            self.spec, self.declared = spec, replace(self.declared, shards=policy.shards)
+            self.policy = replace(self.policy, shards=policy.shards)
 
     def check_growth(self, shards: int) -> QueueSpec | None:
         """The description with so many shards; None when there are as many already.
@@ -426,6 +447,10 @@ class Stream(StreamCore):
         return count
 
     # Statistics --------------------------------------------------------------------------------------
+
+    @property
+    def snapshots_open(self) -> int:
+        return len(self._snapshots)
 
     def statistics(self) -> QueueStatistics:
         return QueueStatistics(

@@ -15,6 +15,9 @@ order, and taken when the reply has gone out. The connection stops reading when 
 
 To the broker the channel is a `Sink`: where the deliveries of its consumers go.
 
+A consumer that holds a message for too long loses its channel (`check_timeout`). When a message was delivered is
+not noted for each: the newest tag is, now and then, and every tag up to it was given out by then.
+
 Invariant: a delivery tag is outstanding exactly until it is settled or the channel ends, and then
 its message is gone or back in its queue. Replies go out in the order of the methods they answer.
 """
@@ -45,7 +48,7 @@ from tidemark.errors import (
 )
 from tidemark.frontend.amqp091.confirms import Confirms
 from tidemark.frontend.amqp091.replies import reply_text
-from tidemark.frontend.services import ChannelStatistics, Services
+from tidemark.frontend.services import ChannelCounts, ChannelStatistics, Services
 from tidemark.model.runs import BODY, EXCHANGE, KEY, PROPERTIES, PublishRun, Taken
 from tidemark.wire.amqp091.deliveries import (
     encode_deliveries,
@@ -114,6 +117,9 @@ PLENTY = 1 << 30
 """Room without a limit."""
 EVENT_BYTES = 256
 """What a kept event costs besides the bytes of its messages, roughly."""
+
+TIMEOUT_STEPS = 32
+"""The newest tag is noted about so often in the shortest time that a consumer may hold a message."""
 
 ALL = -1
 """As the first of a range in a transaction: all that was outstanding, be it none."""
@@ -201,7 +207,7 @@ class Channel:
         self._getters: dict[int, Holder] = {}
         """By queue number: who holds what was fetched with Basic.Get."""
         self._publishing: Publishing | None = None
-        self._published = 0
+        self.counts = ChannelCounts()
         self._confirms: Confirms | None = None
         self._transaction: Transaction | None = None
         self._transaction_bytes = 0
@@ -211,6 +217,8 @@ class Channel:
         self._global_prefetch = 0
         self._settled = False
         """Something was settled by this channel: its Close-Ok waits until that is on the disk."""
+        self._seen: deque[tuple[int, int]] = deque()
+        """(when, the newest tag then), for the tags that may be outstanding; oldest first."""
         self._wait = Wait.ROOM
         self._until = 0
         self._then: Callable[[], None] | None = None
@@ -339,7 +347,33 @@ class Channel:
         held = self._unacked.pop(0, 0)
         if held:
             settlement.requeue(held)
-        self._publishing = None
+        if self._publishing is not None:
+            self._publishing = None
+            self._session.counts.publishers -= 1
+
+    def check_timeout(self, now_ms: int) -> PreconditionFailed | None:
+        """Why the channel must be closed, if the oldest message that is out has been out for too long.
+
+        As in RabbitMQ it is the oldest one that counts, and the queue that it came from.
+        """
+        oldest = self._unacked.oldest()
+        if oldest is None:
+            self._seen.clear()
+            return None
+        seen, tag = self._seen, oldest[0]
+        while seen and seen[0][1] < tag:
+            seen.popleft()
+        timeout_ms = self._services.broker.timeout_ms(oldest[1].queue)
+        if timeout_ms and seen and self.state is State.OPEN and now_ms - seen[0][0] > timeout_ms:
+            return PreconditionFailed(
+                reason=f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: "
+                f"{timeout_ms} ms. This timeout value can be configured, see consumers doc guide to learn more"
+            )
+        if not seen or seen[-1][1] < self._unacked.last_tag:
+            seen.append((now_ms, self._unacked.last_tag))
+            if len(seen) > 2 * TIMEOUT_STEPS:
+                del seen[1]  # the clock was set, or the time is longer now: be coarser
+        return None
 
     def drop_kept(self) -> None:
         """Nobody will take what was kept."""
@@ -355,13 +389,11 @@ class Channel:
     # Publishing ----------------------------------------------------------------------------------------
 
     def _publish(self, run: PublishRun) -> None:
-        self._published += len(run)
+        self.counts.publish += len(run)
         if self._transaction is not None:
             self._publish_later(run, self._transaction)
             return
-        publishing = self._publishing
-        if publishing is None:
-            publishing = self._publishing = self._session.publishing(self)
+        publishing = self._publishing or self._begin_publishing()
         published = publishing.publish(run, self._services.now_ms)
         for row, code, text in published.returned:
             self._return(run, row, code, text)
@@ -369,7 +401,13 @@ class Channel:
             raise published.error
         if self._confirms is not None:
             self._confirms.add(len(run), published.last_seq, published.refused)
+            self._session.counts.received_confirm += len(run)
             self._link.confirming(self)
+
+    def _begin_publishing(self) -> Publishing:
+        self._publishing = self._session.publishing(self)
+        self._session.counts.publishers += 1
+        return self._publishing
 
     def _publish_later(self, run: PublishRun, transaction: Transaction) -> None:
         self._transaction_bytes += sum(
@@ -382,6 +420,7 @@ class Channel:
         transaction.publish(run)
 
     def _return(self, run: PublishRun, row: int, code: int, text: str) -> None:
+        self.counts.return_unroutable += 1
         self._link.send(
             encode_return(
                 self.number,
@@ -400,8 +439,11 @@ class Channel:
         confirms = self._confirms
         if confirms is None or self.state is State.CLOSING:
             return False
+        before = confirms.accepted
         for answer in confirms.take(durable):
             self._reply(answer)
+        self.counts.confirm = confirms.accepted
+        self._session.counts.confirmed += confirms.accepted - before
         return len(confirms) > 0
 
     def refuse_confirms(self) -> None:
@@ -451,10 +493,15 @@ class Channel:
             # the connection ends after it, and what the consumer held is requeued then.
             self._link.doom(error)
             return False
+        if consumer.no_ack:
+            self.counts.deliver_no_ack += len(taken)
+        else:
+            self.counts.deliver += len(taken)
         self._link.send(data)
         return True
 
     def _send_of_stream(self, consumer: StreamConsumer, taken: Taken, first: int) -> None:
+        self.counts.deliver += len(taken)
         self._link.send(
             encode_stream_deliveries(
                 self._arena,
@@ -519,7 +566,9 @@ class Channel:
         for first, last in ranges:
             if not first and last > unacked.last_tag:
                 raise _unknown_tag(last)
-            _check_settled(first, last, unacked.accept(first, last))
+            settled = unacked.accept(first, last)
+            self.counts.ack += settled
+            _check_settled(first, last, settled)
         if self._global_prefetch:
             self.touch_queues()
 
@@ -573,9 +622,7 @@ class Channel:
         self._reply(TxSelectOk())
 
     def _begin(self) -> None:
-        if self._publishing is None:
-            self._publishing = self._session.publishing(self)
-        self._transaction = Transaction(self._publishing)
+        self._transaction = Transaction(self._publishing or self._begin_publishing())
         self._transaction_bytes = 0
         self._transaction_settled.clear()
 
@@ -679,6 +726,7 @@ class Channel:
                 self._again(method)
                 self._pause(Wait.JOURNAL, queue.waits_for, None)
             else:
+                self.counts.get_empty += 1
                 self._reply(BasicGetEmpty())
             return
         unacked = self._unacked
@@ -692,7 +740,11 @@ class Channel:
                 queue.requeue(taken.lane, taken.entry(0)[0], False)
             raise
         if method.no_ack:
+            queue.got_no_ack += 1
+            self.counts.get_no_ack += 1
             queue.settle_taken(taken)
+        else:
+            self.counts.get += 1
         link.send(data)
 
     def _again(self, method: Method) -> None:
@@ -809,7 +861,7 @@ class Channel:
             unconfirmed=0 if self._confirms is None else len(self._confirms),
             prefetch=self._prefetch,
             global_prefetch=self._global_prefetch,
-            published=self._published,
+            published=self.counts.publish,
             consumers=tuple(consumer.statistics() for consumer in self._consumers.values()),
         )
 

@@ -31,6 +31,9 @@ class Amqp091Config:
         4 * MiB, "What one connection may have waiting for a reply before it is read no further."
     )
     transaction_bytes_max: int = setting(256 * MiB, "Most that the publishes of one transaction may hold.")
+    channels_per_s_max: int = setting(
+        0, "Most channels that one connection may open in a second; with more it is closed. 0 is no limit."
+    )
     consumers_max: int = setting(10_000, "Most consumers of one channel.")
     cluster_name: str = setting("tidemark", "Told to clients as cluster_name in the server properties.")
 
@@ -57,3 +60,5 @@ class Amqp091Config:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(key=f"amqp091.{name}", problem="must be at least 1")
+        if self.channels_per_s_max < 0:
+            raise ConfigError(key="amqp091.channels_per_s_max", problem="must not be negative")

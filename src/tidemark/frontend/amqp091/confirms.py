@@ -28,11 +28,13 @@ class _Span:
 class Confirms:
     """The unconfirmed publishes of one channel."""
 
-    __slots__ = ("_waiting", "answered", "published")
+    __slots__ = ("_waiting", "accepted", "answered", "published")
 
     def __init__(self) -> None:
         self.published = 0
         self.answered = 0
+        self.accepted = 0
+        """How many of the answers were acks."""
         self._waiting: deque[_Span] = deque()
 
     def __len__(self) -> int:
@@ -88,8 +90,10 @@ class Confirms:
         return [self._answer(_Span(0, last, False))]
 
     def _answer(self, span: _Span) -> BasicAck | BasicNack:
-        several = span.last - self.answered > 1
+        count = span.last - self.answered
+        several = count > 1
         self.answered = span.last
         if span.accepted:
+            self.accepted += count
             return BasicAck(delivery_tag=span.last, multiple=several)
         return BasicNack(delivery_tag=span.last, multiple=several, requeue=False)

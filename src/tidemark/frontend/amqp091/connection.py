@@ -24,6 +24,7 @@ consumer, no message.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, auto
 
 from tidemark import __version__
@@ -171,8 +172,12 @@ class Amqp091:
         self._told_blocked = False
         self._published_blocked = False
         self._heartbeat_ms = 0
+        self._timeouts_ms = self._connected_ms
+        """When messages that consumers hold too long are looked for next."""
+        self._second_ms = self._opened = 0
+        """When the second began in which so many channels were opened."""
         self._heard_ms = self._sent_ms = self._closing_ms = self._connected_ms
-        self._bytes_in = self._bytes_out = 0
+        self.bytes_in = self.bytes_out = 0
 
     # What comes in ---------------------------------------------------------------------------------
 
@@ -190,7 +195,7 @@ class Amqp091:
             if self.state is State.FINISHING:
                 break  # nothing counts after the peer's Close
             self._take(event)
-        self._bytes_in += used + scanned
+        self.bytes_in += used + scanned
         unfinished, limit = self._scanner.assembling_bytes, self._config.unfinished_bytes_max
         if unfinished > limit:
             self._fail(
@@ -267,8 +272,26 @@ class Amqp091:
         channel_max = self._handshake.agreed.channel_max
         if number > channel_max:
             raise NotAllowed(reason=f"channel {number} is over the agreed maximum, {channel_max}")
+        usage = self.services.broker.usage
+        usage.check_channel(self.session.user)
+        self._check_channel_rate()
         self._channels[number] = Channel(self, number)
+        usage.channels(self.session.user, 1)
+        self.services.broker.counts.channels_opened += 1
         self.send(encode_method(number, ChannelOpenOk()))
+
+    def _check_channel_rate(self) -> None:
+        """Raises NotAllowed when this connection opens channels faster than it may."""
+        limit, now_ms = self._config.channels_per_s_max, self.services.now_ms
+        if not limit:
+            return
+        if now_ms - self._second_ms >= 1000 or now_ms < self._second_ms:
+            self._second_ms, self._opened = now_ms, 0
+        self._opened += 1
+        if self._opened > limit:
+            raise NotAllowed(
+                reason=f"channels are opened too fast: this broker takes {limit} a second of one connection"
+            )
 
     # Channel 0 ---------------------------------------------------------------------------------------
 
@@ -384,7 +407,9 @@ class Amqp091:
             self.services.touched(self)
 
     def forget(self, channel: Channel) -> None:
-        self._channels.pop(channel.number, None)
+        if self._channels.pop(channel.number, None) is not None:
+            self.services.broker.counts.channels_closed += 1
+            self.services.broker.usage.channels(self.session.user, -1)
         self._unconfirmed.pop(channel, None)
 
     def doom(self, error: Exception) -> None:
@@ -433,8 +458,11 @@ class Amqp091:
             case State.CLOSING | State.FINISHING | State.LEAVING:
                 if now_ms - self._closing_ms > self._config.close_s_max * 1000:
                     self._end("the peer did not hang up in time")
-            case State.OPEN if self._heartbeat_ms:
-                self._beat(now_ms)
+            case State.OPEN:
+                if self._heartbeat_ms:
+                    self._beat(now_ms)
+                if now_ms >= self._timeouts_ms and self._channels:
+                    self._check_timeouts(now_ms)
 
     def _beat(self, now_ms: int) -> None:
         if not self.wants_read():
@@ -445,6 +473,19 @@ class Amqp091:
         if self._writable and not self._out and now_ms - self._sent_ms >= self._heartbeat_ms // 2:
             self.send(HEARTBEAT_FRAME)
 
+    def _check_timeouts(self, now_ms: int) -> None:
+        """Close channels whose consumers have held a message for too long; what they hold goes back."""
+        step_ms = self.services.broker.timeout_ms_min // channels.TIMEOUT_STEPS
+        self._timeouts_ms = now_ms + min(max(step_ms, 1000), 60_000)
+        for number, channel in list(self._channels.items()):
+            error = channel.check_timeout(now_ms)
+            if error is not None:
+                self.services.note(
+                    "warning", "consumer timed out", connection=str(self.peer), channel=number, error=error
+                )
+                self._scanner.discard(number)
+                channel.fail(error, (0, 0))
+
     def output(self) -> list[bytes]:
         if self._doomed is not None:
             self._perish(self._doomed)
@@ -454,7 +495,7 @@ class Amqp091:
             return []
         out, self._out = self._out, []
         if out:
-            self._bytes_out += self._out_bytes
+            self.bytes_out += self._out_bytes
             self._out_bytes = 0
             self._sent_ms = self.services.now_ms
         if self.full:
@@ -590,6 +631,9 @@ class Amqp091:
             except Exception as error:  # the other channels' consumers must go all the same
                 self._unexpected(error)
             channel.drop_kept()
+        self.services.broker.counts.channels_closed += len(self._channels)
+        if self._channels:
+            self.services.broker.usage.channels(self.session.user, -len(self._channels))
         self._channels.clear()
         self._paused.clear()
         self._unconfirmed.clear()
@@ -610,6 +654,11 @@ class Amqp091:
     def _reply(self, method: Method) -> None:
         self.send(encode_method(0, method))
 
+    @property
+    def channels(self) -> Mapping[int, Channel]:
+        """The open ones, by number."""
+        return self._channels
+
     def statistics(self) -> ConnectionStatistics:
         agreed = self._handshake.agreed
         return ConnectionStatistics(
@@ -624,8 +673,8 @@ class Amqp091:
             channel_max=agreed.channel_max,
             frame_max=self.frame_max,
             heartbeat_s=agreed.heartbeat,
-            bytes_in=self._bytes_in,
-            bytes_out=self._bytes_out,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
             channels=tuple(self._channels[number].statistics() for number in sorted(self._channels)),
         )
 

@@ -116,14 +116,14 @@ class StreamConnection:
         self._out: list[Any] = []
         self._out_bytes = 0
         self._writable = True
-        self._bytes_in = self._bytes_out = 0
+        self.bytes_in = self.bytes_out = 0
         self._connected_ms = self._heard_ms = self._sent_ms = self._closing_ms = services.now_ms
 
     # What comes in ---------------------------------------------------------------------------------
 
     def receive(self, data: memoryview) -> int:
         self._heard_ms = self.services.now_ms
-        self._bytes_in += len(data)
+        self.bytes_in += len(data)
         if self._unread:
             self._unread += data
         else:
@@ -255,7 +255,9 @@ class StreamConnection:
             self._leave(LoginRefused(reason="the login was refused; the broker's log has the details"))
             return
         try:
-            session = self.services.broker.open_session(self._vhost, verdict.user, self, str(self.peer))
+            session = self.services.broker.open_session(
+                self._vhost, verdict.user, self, str(self.peer), "stream"
+            )
             self._requests = Requests(self, session)
         except TidemarkError as error:
             self._fail(error)
@@ -463,7 +465,7 @@ class StreamConnection:
             return []
         out, self._out = self._out, []
         if out:
-            self._bytes_out += self._out_bytes
+            self.bytes_out += self._out_bytes
             self._out_bytes = 0
             self._sent_ms = self.services.now_ms
         if self._unread and self._has_room():
@@ -634,8 +636,8 @@ class StreamConnection:
             channel_max=0,
             frame_max=self.config.frame_bytes_max,
             heartbeat_s=self.config.heartbeat_s,
-            bytes_in=self._bytes_in,
-            bytes_out=self._bytes_out,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
             channels=(),
         )
 

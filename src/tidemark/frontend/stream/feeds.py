@@ -116,6 +116,7 @@ class Feed(Work):
         if history is not None:
             header["history"] = history.hex()
         self.link.data(self.request, header, payload)
+        self.link.services.broker.counts.stream.delivered += len(taken)
         if self._credit is not None:
             self._credit -= sum(len(part) for part in payload)
 

@@ -175,7 +175,7 @@ class Requests:
         sequence = fields.number("sequence", None) if producer is None else fields.number("sequence")
         batch = Batch(operations, producer, sequence)
         if not any(isinstance(operation, Copy | Take) for operation in operations):
-            self._committed(request, self._streams.commit(batch))
+            self._committed(request, self._store(batch))
             return
         known = self._streams.known(batch)
         if known is not None:
@@ -186,9 +186,18 @@ class Requests:
 
         def commit(request: int, batch: Batch) -> None:
             taken = copier.taken
-            self._committed(request, self._streams.commit(batch), taken)
+            self._committed(request, self._store(batch), taken)
 
         self._link.begin(Copying(self._link, request, copier, commit))
+
+    def _store(self, batch: Batch) -> Committed:
+        done = self._streams.commit(batch)
+        if not done.duplicate:
+            rows = sum(each.rows.count for each in batch.operations if isinstance(each, Put))
+            counts = self._streams.session.counts
+            counts.received += rows
+            counts.routed += rows
+        return done
 
     def _committed(self, request: int, done: Committed, taken: Sequence[int] = ()) -> None:
         answer = {
