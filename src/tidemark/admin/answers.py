@@ -23,17 +23,18 @@ from tidemark.errors import (
     TidemarkError,
 )
 
-BODY_BYTES_MAX = 64 << 20
+BODY_BYTES_MAX = 1 << 20
+"""Of a body, unless its entry allows for more."""
 DEPTH_MAX = 64
 """How deeply a body may be nested; in answers, what is nested more deeply is left out."""
 
 
 class Refused(Exception):
-    """Ends a request with a status and a reason."""
+    """Ends a request with a status and a reason, and perhaps the time after which to try again."""
 
-    def __init__(self, status: int, error: str, reason: str) -> None:
+    def __init__(self, status: int, error: str, reason: str, retry_s: int | None = None) -> None:
         super().__init__(reason)
-        self.status, self.error, self.reason = status, error, reason
+        self.status, self.error, self.reason, self.retry_s = status, error, reason, retry_s
 
 
 def refusal(status: int, error: str, reason: str, **headers: str) -> Response:
@@ -106,15 +107,20 @@ async def body(request: Request) -> dict[str, Any]:
         Refused: it is too large, no object, nested too deeply, or has text that is not Unicode.
     """
     size, parts = 0, []
+    most = getattr(request.state, "body_bytes_max", BODY_BYTES_MAX)
+    too_large = Refused(413, "bad_request", f"the body is over {most} bytes")
+    said = request.headers.get("content-length", "")
+    if said.isdecimal() and int(said[:20]) > most:
+        raise too_large
     async for part in request.stream():
         size += len(part)
-        if size > BODY_BYTES_MAX:
-            raise Refused(413, "bad_request", f"the body is over {BODY_BYTES_MAX >> 20} MiB")
+        if size > most:
+            raise too_large
         parts.append(part)
     if not size:
         return {}
     try:
-        found = json.loads(b"".join(parts))
+        found = json.loads(b"".join(parts), parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise Refused(400, "bad_request", "the body is not JSON") from None
     if not isinstance(found, dict):
@@ -125,7 +131,12 @@ async def body(request: Request) -> dict[str, Any]:
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise Refused(400, "bad_request", "the body has half of a surrogate pair, which is no text") from None
+    request.state.asked = found
     return found
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is not JSON")
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

@@ -1,40 +1,103 @@
-"""One request: who asks, what they may see, and the broker they ask about."""
+"""One request: who asks, what they may see, and the broker they ask about.
+
+A visitor logs in with a password (Basic), with the token of an earlier login (Bearer), or with the cookie that holds such a
+token. A browser sends cookies, and passwords that it remembers, with requests that other sites make it send; so a
+changing request with the cookie must have the header `X-Tidemark`, which no form of another site can add, and one that
+says that it comes from another site is refused however it is logged in, unless by a token in its header.
+"""
 
 from __future__ import annotations
 
 import base64
-import binascii
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import unquote
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
 
 from tidemark.admin.answers import Refused
+from tidemark.admin.logins import Tokens, same_rights
+from tidemark.admin.routing import CHANGING, Needs
 from tidemark.broker.broker import Broker
 from tidemark.broker.session import Session
 from tidemark.broker.vhost import VirtualHost
-from tidemark.errors import NotFound
+from tidemark.errors import LoginRefused, NotFound
 from tidemark.frontend.services import Login, PeerInfo
+from tidemark.model.wiring import UserSpec
+from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.server import Server
 
 LADDER = ("management", "policymaker", "monitoring", "administrator")
 """Tags that open the API. `management` sees its own virtual hosts, `monitoring` all, `administrator` changes users."""
+COOKIE = "tidemark"
+GUARD = "x-tidemark"
+"""The header that a page of ours adds and another site cannot."""
+REASONS = {
+    "management": "Not management user",
+    "policymaker": "Not policymaker user",
+    "monitoring": "Not monitor user",
+    "administrator": "Not administrator user",
+}
+
+By = Literal["nobody", "password", "token", "cookie"]
 
 
-class Visit:
-    def __init__(self, server: Server, request: Request, user: str) -> None:
+class Call:
+    """A request of anybody."""
+
+    def __init__(self, server: Server, request: Request) -> None:
         self.server = server
-        self.broker: Broker = server.node.broker
         self.request = request
-        self.user = user
-        self.tags = self.broker.access.users[user].tags
+
+    @property
+    def broker(self) -> Broker:
+        return self.server.node.broker
+
+    @property
+    def tokens(self) -> Tokens:
+        found: Tokens = self.request.app.state.tokens
+        return found
+
+    @property
+    def host(self) -> str:
+        return self.request.client.host if self.request.client else ""
+
+    @property
+    def peer(self) -> str:
+        return f"{self.host}:{self.request.client.port if self.request.client else 0}"
 
     # What was asked ------------------------------------------------------------------------
 
     def part(self, name: str) -> str:
         """A part of the path, as it was before it was quoted."""
         return unquote(self.request.path_params[name], errors="surrogateescape")
+
+    def number(self, name: str, default: int | None, least: int = 0, most: int = (1 << 63) - 1) -> int | None:
+        """A number of the query.
+
+        Raises:
+            Refused: it is none, or too small or too large.
+        """
+        text = self.request.query_params.get(name)
+        if text is None or text == "":
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
+            words = f"'{name}' must be a number of {least} to {most}"
+            raise Refused(400, "bad_request", words)
+        return int(text)
+
+
+class Visit(Call):
+    """A request of somebody who has logged in."""
+
+    def __init__(self, server: Server, request: Request, user: str) -> None:
+        super().__init__(server, request)
+        self.user = user
+        self.spec: UserSpec = self.broker.access.users[user]
+        self.tags = self.spec.tags
 
     def vhost(self) -> VirtualHost:
         """The virtual host in the path, which the visitor may see.
@@ -62,13 +125,21 @@ class Visit:
     def sees_all(self) -> bool:
         return "monitoring" in self.tags or "administrator" in self.tags
 
+    def must_reach(self, needs: Needs) -> None:
+        """Raises Refused unless one of the visitor's tags is enough."""
+        if not reaches(self.tags, needs):
+            raise Refused(401, "not_authorised", REASONS[needs])
+
     def must_see_all(self) -> None:
-        if not self.sees_all:
-            raise Refused(401, "not_authorised", "Not monitor user")
+        self.must_reach("monitoring")
 
     def must_be_administrator(self) -> None:
-        if "administrator" not in self.tags:
-            raise Refused(401, "not_authorised", "Not administrator user")
+        self.must_reach("administrator")
+
+    def is_current(self) -> bool:
+        """Whether the user still is as when this visit began."""
+        user = self.broker.access.users.get(self.user)
+        return user is not None and same_rights(user, self.spec)
 
     # What is done ----------------------------------------------------------------------------
 
@@ -88,35 +159,142 @@ class Visit:
         await self.server.until_durable(seq)
 
 
+def reaches(tags: tuple[str, ...], needs: Needs) -> bool:
+    """Whether these tags are enough. An administrator may everything; `monitoring` and `policymaker` stand side by side."""
+    match needs:
+        case "nothing":
+            return True
+        case "management":
+            return any(tag in LADDER for tag in tags)
+        case _:
+            return needs in tags or "administrator" in tags
+
+
+# Who asks ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """What a request says to prove who it comes from."""
+
+    by: By
+    user: str = ""
+    password: str = ""
+    token: str = ""
+
+
+def presented(request: Request) -> Presented:
+    """Raises Refused when the header is no login; without any it is `nobody`."""
+    header = request.headers.get("authorization", "")
+    scheme, _, rest = header.partition(" ")
+    match scheme.lower():
+        case "basic":
+            try:
+                user, colon, password = base64.b64decode(rest, validate=True).decode().partition(":")
+            except ValueError:  # no base64, or no text
+                colon = ""
+            if not colon:
+                raise Refused(401, "not_authorised", "Login failed")
+            return Presented("password", user=user, password=password)
+        case "bearer":
+            return Presented("token", token=rest.strip())
+        case "":
+            pass
+        case _:
+            raise Refused(401, "not_authorised", "Login failed")
+    if token := request.cookies.get(COOKIE):
+        return Presented("cookie", token=token)
+    return Presented("nobody")
+
+
 def credentials(request: Request) -> tuple[str, str]:
     """User and password of a request, as they were sent.
 
     Raises:
         Refused: it has none.
     """
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    try:
-        user, colon, password = base64.b64decode(token, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        colon = ""
-    if scheme.lower() != "basic" or not colon:
+    found = presented(request)
+    if found.by != "password":
         raise Refused(401, "not_authorised", "Login failed")
-    return user, password
+    return found.user, found.password
 
 
-async def authenticated(server: Server, request: Request) -> Visit:
+def check_origin(request: Request, by: By) -> None:
+    """Raises Refused for a change that another site made a browser ask for."""
+    if request.method not in CHANGING or by == "token":
+        return
+    if by == "cookie" and not request.headers.get(GUARD):
+        raise Refused(403, "forbidden", "a change with the cookie of a login needs the header X-Tidemark: 1")
+    site = request.headers.get("sec-fetch-site", "none")
+    if site in ("cross-site", "same-site"):
+        raise Refused(403, "forbidden", "another site may not ask for changes")
+    origin = request.headers.get("origin")
+    if origin is None:
+        return
+    try:
+        from_ = urlsplit(origin).netloc
+    except ValueError:
+        from_ = ""
+    if from_.lower() != request.headers.get("host", "").lower():
+        raise Refused(403, "forbidden", f"the origin '{origin[:200]}' is another site")
+
+
+async def checked_password(call: Call, user: str, password: str) -> UserSpec:
+    """The user whose password this is.
+
+    Raises:
+        Refused: it is not, or there were too many that were not.
+    """
+    server = call.server
+    peer = PeerInfo(call.host, call.request.client.port if call.request.client else 0)
+    verdict = await server.authenticator.login(Login("PLAIN", user, password, peer))
+    spec = call.broker.access.users.get(verdict.user) if verdict.user is not None else None
+    if spec is not None:
+        return spec
+    server.log.warning("management login refused", peer=call.peer, user=user, reason=verdict.reason)
+    if verdict.retry_s:
+        wait_s = math.ceil(verdict.retry_s)
+        raise Refused(429, "too_many_requests", f"too many failed logins; try again in {wait_s} s", wait_s)
+    raise Refused(401, "not_authorised", "Login failed")
+
+
+def checked_token(call: Call, token: str) -> UserSpec:
+    """The user whose token this is.
+
+    Raises:
+        Refused: nobody's, or of a user who may not come from there.
+    """
+    access = call.broker.access
+    spec = call.tokens.user(token, access, call.server.clock.now_ms())
+    try:
+        if spec is not None:
+            access.check_origin(spec.name, loopback=is_loopback(call.host))
+            return spec
+    except LoginRefused:
+        pass
+    raise Refused(401, "not_authorised", "Login failed")
+
+
+async def authenticated(server: Server, request: Request, needs: Needs = "management") -> Visit:
     """The visit of whoever the request says it comes from.
 
     Raises:
-        Refused: no or wrong credentials, or a user without a tag that opens the API.
+        Refused: no or wrong credentials, too many wrong ones, a user without a tag that is enough, or a change
+            that comes from another site.
     """
-    user, password = credentials(request)
-    host, port = request.client or ("", 0)
-    verdict = await server.authenticator.login(Login("PLAIN", user, password, PeerInfo(host, port)))
-    if verdict.user is None:
-        server.log.warning("management login refused", peer=f"{host}:{port}", reason=verdict.reason)
-        raise Refused(401, "not_authorised", "Login failed")
-    visit = Visit(server, request, verdict.user)
-    if not set(visit.tags) & set(LADDER):
-        raise Refused(401, "not_authorised", "Not management user")
+    call, found = Call(server, request), presented(request)
+    state: Any = request.state
+    state.by, state.user = found.by, found.user
+    match found.by:
+        case "nobody":
+            raise Refused(401, "not_authorised", "Login failed")
+        case "password":
+            spec = await checked_password(call, found.user, found.password)
+        case _:
+            spec = checked_token(call, found.token)
+    state.user = spec.name
+    check_origin(request, found.by)
+    visit = Visit(server, request, spec.name)
+    visit.must_reach("management")
+    visit.must_reach(needs)
     return visit

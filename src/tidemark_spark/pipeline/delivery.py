@@ -17,7 +17,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +28,7 @@ import tidemark.client
 from tidemark_spark.errors import (
     BatchFailed,
     DataLost,
+    ExpectationFailed,
     SinkOfAnotherQuery,
     TransformationChanged,
     TransformationRefused,
@@ -42,7 +43,14 @@ from tidemark_spark.pipeline.checkpoint import (
 )
 from tidemark_spark.pipeline.deadletters import DeadLetterWriter, open_writer
 from tidemark_spark.pipeline.decode import connector_columns, decoded
-from tidemark_spark.pipeline.expectations import DECODES, FAILED, judge, with_failures
+from tidemark_spark.pipeline.expectations import (
+    DECODES,
+    FAILED,
+    Rejected,
+    Verdict,
+    judge,
+    with_failures,
+)
 from tidemark_spark.pipeline.failures import UNKNOWN_TRIES, Backoff, Diagnosis, Hope, diagnose
 from tidemark_spark.pipeline.file import AVAILABLE_NOW, Chain, Pipeline, SinkTable, Source, seconds
 from tidemark_spark.pipeline.sinks import make_sink
@@ -474,7 +482,7 @@ class Delivery:
             began = time.monotonic()
             found = deliver(frame, self._pipeline, self._table, self._chain)
             query = checkpoint.owner()
-            verdict = judge(found.rejected, self._chain.sources, self._chain.expectations, self._table.name)
+            verdict = self._judged(found.rejected)
             if verdict.dead:
                 self._letters().write(self._rejecting(query), batch, source.stream, verdict.dead)
             offsets = checkpoint.batch(batch)
@@ -499,13 +507,26 @@ class Delivery:
         def work(frame: DataFrame, batch: int) -> None:
             found = rejected_rows(frame, source, self._chain)
             lenient = [one for one in found if not _fatal(one.failed, source, self._chain)]
-            verdict = judge(lenient, self._chain.sources, self._chain.expectations, self._table.name)
+            verdict = self._judged(lenient)
             if verdict.dead:
                 query = self._rejecting(checkpoint.owner())
                 self._letters().write(query, batch, source.stream, verdict.dead)
             self.tracker.set_aside(len(verdict.dead), verdict.dropped)
 
         return work
+
+    def _judged(self, rejected: Sequence[Rejected]) -> Verdict:
+        """What becomes of rejected rows; the one that decides is kept to be shown. Raises ExpectationFailed."""
+        try:
+            verdict = judge(rejected, self._chain.sources, self._chain.expectations, self._table.name)
+        except ExpectationFailed as error:
+            for row in rejected:
+                if row.sequence == error.sequence:
+                    self.tracker.rejected(row.to_json())
+            raise
+        if rejected:
+            self.tracker.rejected(max(rejected, key=lambda one: one.sequence).to_json())
+        return verdict
 
     def _mark(self, query: str, batch: int, offsets: BatchOffsets, rows: int) -> Mark:
         return Mark(

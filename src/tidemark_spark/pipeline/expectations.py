@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FAILED = "__failed"
 """The names of the checks that a row failed; null when it passed them all."""
+SHOWN_BYTES = 2000
 DECODES = "decodes"
 """The expectation that every source has without being asked."""
 
@@ -42,6 +43,18 @@ class Rejected:
     """The key for people."""
     sequence: int
     value: bytes
+
+    def to_json(self) -> dict[str, object]:
+        """For people: what is long is cut, and what is no text is shown as far as it is."""
+        shown = self.value[:SHOWN_BYTES].decode("utf-8", "replace")
+        return {
+            "on": self.on,
+            "failed": list(self.failed),
+            "key": self.shown,
+            "sequence": self.sequence,
+            "value": shown,
+            "cut": len(self.value) > SHOWN_BYTES,
+        }
 
 
 @dataclass(frozen=True, slots=True)

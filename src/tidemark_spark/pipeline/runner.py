@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 import tidemark.client
 from tidemark.errors import TidemarkError
 from tidemark_spark.pipeline.delivery import Delivery
+from tidemark_spark.pipeline.report import Reporter
 from tidemark_spark.pipeline.status import locked, sequence_in, write_status
 from tidemark_spark.pipeline.tracking import SinkStatus, State, Tracker
 
@@ -67,8 +68,10 @@ class Runner:
         accept_change: bool = False,
         views: Sequence[View] = (),
         log: str = "Spark's log",
+        report: bool = True,
     ) -> None:
         self._pipeline = pipeline
+        self._reports = report
         self._trackers = [Tracker(one.name, one.kind, one.mode) for one in tables]
         self._tables = tables
         self._once, self._accept_change = once, accept_change
@@ -92,7 +95,7 @@ class Runner:
             PipelineRuns: another process runs this pipeline.
         """
         began, began_ms = time.monotonic(), time.time_ns() // 1_000_000
-        with locked(self._pipeline), self._listening():
+        with locked(self._pipeline), self._listening(), self._reporting(began_ms):
             self._show(began_ms)
             session = self._start(start_session, began_ms)
             # Queries that all start at once take the processor from one another, and Spark gives each only ten seconds.
@@ -156,6 +159,19 @@ class Runner:
             write_status(self._pipeline, began_ms, sinks)
         for view in self._views:
             view.look(sinks)
+
+    @contextlib.contextmanager
+    def _reporting(self, began_ms: int) -> Iterator[None]:
+        """Tell the brokers how it goes."""
+        if not self._reports:
+            yield
+            return
+        reporter = Reporter(self._pipeline, self._tables, began_ms, self.statuses)
+        reporter.start()
+        try:
+            yield
+        finally:
+            reporter.close()
 
     # Signals ------------------------------------------------------------------------------------
 

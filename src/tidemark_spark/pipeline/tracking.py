@@ -69,6 +69,8 @@ class SinkStatus:
     restarts: int
     error: str | None
     note: str | None
+    offending: dict[str, Any] | None
+    """The last row that failed an expectation, as far as it is known."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"state": self.state.value}
@@ -98,6 +100,7 @@ class Tracker:
         self._boundary_at: int | None = None
         self._error: str | None = None
         self._note: str | None = None
+        self._offending: dict[str, Any] | None = None
 
     # What happens -------------------------------------------------------------------------------
 
@@ -135,6 +138,11 @@ class Tracker:
             self._done.append((began, self._clock(), mark.rows))
             if mark.boundary:
                 self._boundary_at = mark.at_ms
+
+    def rejected(self, row: dict[str, Any]) -> None:
+        """A row failed an expectation."""
+        with self._lock:
+            self._offending = {**row, "at_ms": self._wall_ms()}
 
     def set_aside(self, dead_letters: int, dropped: int) -> None:
         """Rows that were rejected beside the batches."""
@@ -192,6 +200,7 @@ class Tracker:
                 restarts=self._restarts,
                 error=self._error,
                 note=self._note,
+                offending=self._offending,
             )
 
     def _rate(self, now: float) -> float:

@@ -2,25 +2,99 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from starlette.responses import Response
 
+from tidemark.admin import paging
 from tidemark.admin.answers import body, shown
+from tidemark.admin.routing import OBJECT, TAGS, Entry, Schema, an_object
 from tidemark.admin.visit import Visit
-from tidemark.broker import definitions
+from tidemark.broker import access, definitions
 
 
 async def export(visit: Visit) -> Response:
-    visit.must_be_administrator()
-    return shown(definitions.export(visit.broker))
+    return await _export(visit, None)
+
+
+async def export_vhost(visit: Visit) -> Response:
+    return await _export(visit, visit.vhost().name)
+
+
+async def _export(visit: Visit, vhost: str | None) -> Response:
+    """What is here now; writing it down takes a while when it is much, and is done in slices."""
+    pieces = [paging.encoded(definitions.HEAD)[:-1]]
+    for name, (specs, describe) in definitions.outline(visit.broker, vhost).items():
+        pieces.append(b',"%s":[' % name.encode())
+        pieces += paging.with_commas(await paging.texts(specs, describe))
+        pieces.append(b"]")
+    return paging.Pieces([*pieces, b"}"])
 
 
 async def load(visit: Visit) -> Response:
-    visit.must_be_administrator()
-    given = await body(visit.request)
+    return await _load(visit, None)
+
+
+async def load_vhost(visit: Visit) -> Response:
+    return await _load(visit, visit.vhost().name)
+
+
+async def _load(visit: Visit, vhost: str | None) -> Response:
+    given: dict[str, Any] = await body(visit.request)
+    if vhost is None and isinstance(given.get("users"), list):
+        given = {**given, "users": [await _hashed(visit, user) for user in given["users"]]}
     visit.broker.now_ms = visit.server.clock.now_ms()
-    made = definitions.import_definitions(visit.broker, given)
+    made = definitions.import_definitions(visit.broker, given, vhost)
+    visit.server.due()
     await visit.safe(made.safe_at)
-    return shown({"made": made.made, "kept": made.kept})
+    return shown({"made": made.made, "kept": made.kept, "left_out": list(made.left_out)})
 
 
-routes = [("GET", "/definitions", export), ("POST", "/definitions", load)]
+async def _hashed(visit: Visit, user: Any) -> Any:
+    """With a hash in place of a password: hashing takes long, so it is done before the import and beside the loop."""
+    password = user.get("password") if isinstance(user, dict) else None
+    name = user.get("name") if isinstance(user, dict) else None
+    if not isinstance(password, str) or not password or not isinstance(name, str):
+        return user
+    known = visit.broker.access.users.get(name)
+    if known is not None and await asyncio.to_thread(access.verify, known.password_hash, password):
+        stored = known.password_hash
+    else:
+        stored = await asyncio.to_thread(visit.broker.password_hash, password)
+    rest = {key: value for key, value in user.items() if key != "password"}
+    return {**rest, "password_hash": stored, "hashing_algorithm": definitions.SCRYPT}
+
+
+MADE: Schema = an_object(made=OBJECT, kept=OBJECT, left_out=TAGS)
+DOCUMENT_BYTES_MAX = 64 << 20
+ONE = "/definitions/{vhost}"
+
+routes = [
+    Entry("GET", "/definitions", export, "Export all", "definitions", answer=OBJECT, needs="administrator"),
+    Entry(
+        "POST",
+        "/definitions",
+        load,
+        "Import",
+        "definitions",
+        body=OBJECT,
+        answer=MADE,
+        needs="administrator",
+        body_bytes_max=DOCUMENT_BYTES_MAX,
+    ),
+    Entry(
+        "GET", ONE, export_vhost, "Export a virtual host", "definitions", answer=OBJECT, needs="policymaker"
+    ),
+    Entry(
+        "POST",
+        ONE,
+        load_vhost,
+        "Import into a virtual host",
+        "definitions",
+        body=OBJECT,
+        answer=MADE,
+        needs="administrator",
+        body_bytes_max=DOCUMENT_BYTES_MAX,
+    ),
+]

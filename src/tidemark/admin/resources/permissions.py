@@ -6,11 +6,21 @@ from typing import Any
 
 from starlette.responses import Response
 
-from tidemark.admin.answers import body, created, done, field, listed, shown
+from tidemark.admin import paging
+from tidemark.admin.answers import Refused, body, created, done, field
+from tidemark.admin.routing import PAGING, TEXT, Entry, Query, Schema, an_object, paged
 from tidemark.admin.visit import Visit
 from tidemark.broker.access import compile_pattern
 from tidemark.errors import NotFound
 from tidemark.model.wiring import PermissionSpec, TopicPermissionSpec
+
+KEYS: paging.Keys = {
+    "name": lambda spec: spec.user,
+    "user": lambda spec: spec.user,
+    "vhost": lambda spec: spec.vhost,
+    "exchange": lambda spec: spec.exchange,
+}
+PATTERN_CHARACTERS_MAX = 2000
 
 
 def describe(spec: PermissionSpec) -> dict[str, Any]:
@@ -34,48 +44,40 @@ def describe_topic(spec: TopicPermissionSpec) -> dict[str, Any]:
 
 
 async def every(visit: Visit) -> Response:
-    visit.must_be_administrator()
     found = [spec for spec in visit.broker.access.permissions.values() if _asked(visit, spec)]
-    return listed([describe(spec) for spec in found])
+    return await paging.listed(visit, found, describe, keys=KEYS, order=("vhost", "user"))
 
 
 async def one(visit: Visit) -> Response:
-    visit.must_be_administrator()
-    return shown(describe(_found(visit)))
+    return paging.shown(visit, describe(_found(visit)))
 
 
 async def put(visit: Visit) -> Response:
-    visit.must_be_administrator()
     given = await body(visit.request)
     user, vhost = _known(visit)
-    patterns = [field(given, name, str) for name in ("configure", "write", "read")]
-    for pattern in patterns:
-        compile_pattern(pattern)
+    patterns = [_pattern(given, name) for name in ("configure", "write", "read")]
     new = (user, vhost) not in visit.broker.access.permissions
     await visit.safe(visit.broker.put(PermissionSpec(user, vhost, *patterns)))
     return created(new)
 
 
 async def delete(visit: Visit) -> Response:
-    visit.must_be_administrator()
     await visit.safe(visit.broker.delete(_found(visit)))
     return done()
 
 
 async def every_topic(visit: Visit) -> Response:
-    visit.must_be_administrator()
     found = [spec for spec in visit.broker.access.topic_permissions.values() if _asked(visit, spec)]
-    return listed([describe_topic(spec) for spec in found])
+    return await paging.listed(visit, found, describe_topic, keys=KEYS, order=("vhost", "user", "exchange"))
 
 
 async def put_topic(visit: Visit) -> Response:
-    visit.must_be_administrator()
     given = await body(visit.request)
     user, vhost = _known(visit)
     exchange = field(given, "exchange", str)
-    patterns = [field(given, name, str) for name in ("write", "read")]
-    for pattern in patterns:
-        compile_pattern(pattern)
+    if len(exchange.encode()) > 255:
+        raise Refused(400, "bad_request", "the field 'exchange' has at most 255 bytes")
+    patterns = [_pattern(given, name) for name in ("write", "read")]
     new = (user, vhost, exchange) not in visit.broker.access.topic_permissions
     await visit.safe(visit.broker.put(TopicPermissionSpec(user, vhost, exchange, *patterns)))
     return created(new)
@@ -83,7 +85,6 @@ async def put_topic(visit: Visit) -> Response:
 
 async def delete_topic(visit: Visit) -> Response:
     """All of the user in the virtual host, or with ?exchange=… that one."""
-    visit.must_be_administrator()
     user, vhost = _known(visit)
     only = visit.request.query_params.get("exchange")
     seq = 0
@@ -94,9 +95,22 @@ async def delete_topic(visit: Visit) -> Response:
     return done()
 
 
+def _pattern(given: dict[str, Any], name: str) -> str:
+    """Raises Refused, PreconditionFailed."""
+    pattern: str = field(given, name, str)
+    if len(pattern) > PATTERN_CHARACTERS_MAX:
+        raise Refused(
+            400, "bad_request", f"the field '{name}' has at most {PATTERN_CHARACTERS_MAX} characters"
+        )
+    compile_pattern(pattern)
+    return pattern
+
+
 def _asked(visit: Visit, spec: PermissionSpec | TopicPermissionSpec) -> bool:
     """Whether a list should have it: the path may name a user, a virtual host, or both."""
     asked = visit.request.path_params
+    if "vhost" in asked:
+        visit.vhost()
     return ("user" not in asked or visit.part("user") == spec.user) and (
         "vhost" not in asked or visit.part("vhost") == spec.vhost
     )
@@ -105,7 +119,7 @@ def _asked(visit: Visit, spec: PermissionSpec | TopicPermissionSpec) -> bool:
 def _known(visit: Visit) -> tuple[str, str]:
     user, vhost = visit.part("user"), visit.vhost().name
     if user not in visit.broker.access.users:
-        raise NotFound(reason=f"no user '{user}'")
+        raise Refused(400, "bad_request", f"no user '{user}'")
     return user, vhost
 
 
@@ -117,17 +131,40 @@ def _found(visit: Visit) -> PermissionSpec:
     return spec
 
 
+PERMISSION: Schema = an_object(user=TEXT, vhost=TEXT, configure=TEXT, write=TEXT, read=TEXT)
+TOPIC: Schema = an_object(user=TEXT, vhost=TEXT, exchange=TEXT, write=TEXT, read=TEXT)
+PATTERNS: Schema = an_object(configure=TEXT, write=TEXT, read=TEXT)
+TOPIC_PATTERNS: Schema = an_object(exchange=TEXT, write=TEXT, read=TEXT)
+ONE, ONE_TOPIC = "/permissions/{vhost}/{user}", "/topic-permissions/{vhost}/{user}"
+
+
+def _list(path: str, resource: Any, words: str, item: Schema) -> Entry:
+    return Entry(
+        "GET", path, resource, words, "permissions", PAGING, answer=paged(item), needs="administrator"
+    )
+
+
+def _change(method: str, path: str, resource: Any, words: str, **more: Any) -> Entry:
+    return Entry(method, path, resource, words, "permissions", needs="administrator", **more)
+
+
 routes = [
-    ("GET", "/permissions", every),
-    ("GET", "/users/{user}/permissions", every),
-    ("GET", "/vhosts/{vhost}/permissions", every),
-    ("GET", "/permissions/{vhost}/{user}", one),
-    ("PUT", "/permissions/{vhost}/{user}", put),
-    ("DELETE", "/permissions/{vhost}/{user}", delete),
-    ("GET", "/topic-permissions", every_topic),
-    ("GET", "/users/{user}/topic-permissions", every_topic),
-    ("GET", "/vhosts/{vhost}/topic-permissions", every_topic),
-    ("GET", "/topic-permissions/{vhost}/{user}", every_topic),
-    ("PUT", "/topic-permissions/{vhost}/{user}", put_topic),
-    ("DELETE", "/topic-permissions/{vhost}/{user}", delete_topic),
+    _list("/permissions", every, "All permissions", PERMISSION),
+    _list("/users/{user}/permissions", every, "Permissions of a user", PERMISSION),
+    _list("/vhosts/{vhost}/permissions", every, "Permissions in a virtual host", PERMISSION),
+    Entry("GET", ONE, one, "A permission", "permissions", answer=PERMISSION, needs="administrator"),
+    _change("PUT", ONE, put, "Set a permission", body=PATTERNS),
+    _change("DELETE", ONE, delete, "Clear a permission"),
+    _list("/topic-permissions", every_topic, "All topic permissions", TOPIC),
+    _list("/users/{user}/topic-permissions", every_topic, "Topic permissions of a user", TOPIC),
+    _list("/vhosts/{vhost}/topic-permissions", every_topic, "Topic permissions in a virtual host", TOPIC),
+    _list(ONE_TOPIC, every_topic, "Topic permissions of a user in a virtual host", TOPIC),
+    _change("PUT", ONE_TOPIC, put_topic, "Set a topic permission", body=TOPIC_PATTERNS),
+    _change(
+        "DELETE",
+        ONE_TOPIC,
+        delete_topic,
+        "Clear topic permissions",
+        query=(Query("exchange", TEXT, "Only that of this exchange."),),
+    ),
 ]

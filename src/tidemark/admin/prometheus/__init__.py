@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: what there is (`names`), where the numbers come from (`families`), how they are told (`text`)."""
