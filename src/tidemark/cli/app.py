@@ -7,17 +7,20 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli import cluster, ctl, pipeline, sim, store, stream
+from tidemark.cli import cluster, pipeline, sim, store, stream
+from tidemark.cli.ctl.app import app as ctl
+from tidemark.cli.doctor.command import doctor
+from tidemark.cli.perf.command import perf
+from tidemark.cli.top import top
 
 app = typer.Typer(
     name="tidemark",
     help="A durable message broker: any AMQP client, one journal, nothing acknowledged is ever lost.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.add_typer(ctl.app, name="ctl")
+app.add_typer(ctl, name="ctl")
 app.add_typer(store.app, name="store")
 app.add_typer(stream.app, name="stream")
 app.add_typer(pipeline.app, name="pipeline")
@@ -91,3 +94,8 @@ def version() -> None:
     from tidemark.speed import PURE
 
     print(f"tidemark {__version__}" + (" (pure Python)" if PURE else ""))
+
+
+app.command()(perf)
+app.command(context_settings=EXTRA)(doctor)
+app.command()(top)

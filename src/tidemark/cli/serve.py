@@ -161,7 +161,7 @@ async def _serve(config: Config, log: Log, early: wholefile.WholeFile | None) ->
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
-    admin = AdminServer(server) if config.listen.admin else None
+    admin = AdminServer(server) if config.listen.admin or config.listen.admins else None
     if admin is not None:
         admin.bind()
     await server.start()
@@ -196,4 +196,4 @@ def _ready_line(config: Config, server: Server) -> str:
 
 
 def _place(item: tuple[str, object]) -> int:
-    return ("amqp", "amqps", "admin", "peer").index(item[0])
+    return ("amqp", "amqps", "admin", "admins", "peer").index(item[0])
