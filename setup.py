@@ -1,5 +1,7 @@
 """Builds every `*_c.pyx` under src/ as a compiled twin; everything else is in pyproject.toml."""
 
+import os
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -22,9 +24,13 @@ def twins() -> list[Extension]:
     return found
 
 
+# A source archive and its metadata hold no compiled code: MANIFEST.in names the sources.
+PACKING = bool({"sdist", "egg_info", "dist_info"} & set(sys.argv))
+
 setup(
+    options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize(
-        twins(),
+        [] if PACKING else twins(),
         include_path=["src"],
         compiler_directives={
             "language_level": 3,
@@ -34,5 +40,5 @@ setup(
             "initializedcheck": False,
             "freethreading_compatible": False,
         },
-    )
+    ),
 )
