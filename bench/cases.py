@@ -18,6 +18,7 @@ class Kind(Enum):
     BACKLOG = "backlog"
     QUEUES = "queues"
     CONNECTIONS = "connections"
+    ADMIN = "admin"
     STREAM_KEYED = "stream keyed"
     STREAM_OPEN = "stream open"
     STREAM_SCAN = "stream scan"
@@ -162,6 +163,13 @@ CASES: tuple[Case, ...] = (
     ),
     Case("queues-10k", "durable queues declared one after the other", Kind.QUEUES, ("--durable",)),
     Case("connections-1k", "idle connections, heartbeat 10 s", Kind.CONNECTIONS, ()),
+    Case(
+        "admin-overhead",
+        "1,000 queues, of which 10 are loaded, with the page open and /metrics every 5 s, against nobody looking",
+        Kind.ADMIN,
+        ("--producers", "10", "--consumers", "10", "--queues", "10"),
+        brokers=("tidemark",),
+    ),
     _keyed("1m", 1_000_000),
     _keyed("10m", 10_000_000),
     _of_stream("stream-open-10m", "opening a snapshot", Kind.STREAM_OPEN, INSIDE),
@@ -239,6 +247,8 @@ def bars() -> Iterator[Bar]:
             for metric in ("p50_us", "p99_us"):
                 text = f"{metric[:3]} latency below RabbitMQ's"
                 yield Bar(case.name, metric, text, 1, strict=True)
+        if case.kind is Kind.ADMIN:
+            yield Bar(case.name, "throughput_cost", "being watched costs below 3 %", 0.03, None, strict=True)
         if case.size == 16384:
             yield Bar(case.name, "cpu_s_per_million", "CPU ≤ 2 × null broker", 2, "null")
         if case.kind.of_streams:

@@ -11,11 +11,14 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from bench import admin
 from bench.build import BIN
 from bench.cases import Case, Kind
 from bench.servers import Server
+from bench.tidemark_server import TidemarkServer
 
 Figures = dict[str, float]
 _TIMEOUT_S = 1200
@@ -37,10 +40,12 @@ class Scale:
     """One measured phase of a stream case."""
     settle_s: float
     """For collectors of garbage to come round before memory is read."""
+    watch_turns: int = 5
+    """Loads with somebody looking, and as many without."""
 
 
 FULL = Scale(5, 1.5, 1_000_000, 10_000, 1_000, 10, 2, 1 << 30, 4, 2)
-QUICK = Scale(2, 0.7, 100_000, 1_000, 200, 4, 0.7, 100_000, 0.7, 0.5)
+QUICK = Scale(2, 0.7, 100_000, 1_000, 200, 4, 0.7, 100_000, 0.7, 0.5, 2)
 
 
 class RunFailedError(RuntimeError):
@@ -94,6 +99,8 @@ def run_case(case: Case, server: Server, folder: Path, scale: Scale) -> Figures:
             return _queues(case, server, scale)
         case Kind.CONNECTIONS:
             return _connections(server, scale)
+        case Kind.ADMIN:
+            return _watched(case, server, scale)
         case _:
             raise RunFailedError(f"{case.name} is not about AMQP")
 
@@ -173,6 +180,32 @@ def _queues(case: Case, server: Server, scale: Scale) -> Figures:
         "declares_per_s": said["declares_per_s"],
         "cpu_us_per_queue": said["broker_cpu_s"] / scale.queues * 1e6,
         "memory_bytes_per_queue": max(0, said["rss_after"] - said["rss_before"]) / scale.queues,
+    }
+
+
+def _watched(case: Case, server: Server, scale: Scale) -> Figures:
+    assert isinstance(server, TidemarkServer)
+    _load(server, "--declare-queues", str(scale.connections), "--declare-window", "50", "--prefix", "idle")
+    alone: list[dict[str, Any]] = []
+    watched: list[dict[str, Any]] = []
+    for turn in range(2 * scale.watch_turns):
+        # Who is first changes, too: a broker is a little faster in its first seconds.
+        if turn % 4 in (0, 3):
+            alone.append(_load(server, *case.load, *_for_seconds(scale)))
+        else:
+            with admin.watching(server.admin_port) as watcher:
+                watched.append(_load(server, *case.load, *_for_seconds(scale)))
+            if watcher.problems or not watcher.scrapes:
+                raise RunFailedError("; ".join(watcher.problems) or "nobody scraped")
+    rates = [[float(said["out_per_s"]) for said in each] for each in (alone, watched)]
+    spent = [[_cpu_per_million(said, said["measured_out"]) for said in each] for each in (alone, watched)]
+    return {
+        "messages_per_s": median(rates[1]),
+        "alone_messages_per_s": median(rates[0]),
+        "throughput_cost": admin.cost(*rates),
+        "cpu_s_per_million": median(spent[1]),
+        "alone_cpu_s_per_million": median(spent[0]),
+        "cpu_cost": median(spent[1]) / median(spent[0]) - 1,
     }
 
 

@@ -93,6 +93,14 @@ _COLUMNS: dict[Kind, tuple[Column, ...]] = {
         ("memory_bytes_per_connection", "memory: bytes per connection", True),
         ("idle_cpu_us_per_connection_s", "CPU µs per idle connection and second", True),
     ),
+    Kind.ADMIN: (
+        ("throughput_cost", "cost in messages/s", True),
+        ("cpu_cost", "cost in CPU a message", True),
+        ("messages_per_s", "watched: messages/s", False),
+        ("alone_messages_per_s", "not watched: messages/s", False),
+        ("cpu_s_per_million", "watched: CPU s per million", True),
+        ("alone_cpu_s_per_million", "not watched: CPU s per million", True),
+    ),
     Kind.STREAM_KEYED: (
         ("keyed_per_s", "updates/s", False),
         ("keyed_cpu_s_per_million", "updates: CPU s per million", True),

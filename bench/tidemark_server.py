@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -44,6 +45,13 @@ class TidemarkServer(ChildServer):
 
     def _environment(self) -> dict[str, str]:
         return environment()
+
+    @property
+    def admin_port(self) -> int:
+        """Where the management API listens, as the ready line says."""
+        found = re.search(rb"admin=127\.0\.0\.1:(\d+)", (self._folder / "stdout").read_bytes())
+        assert found is not None
+        return int(found[1])
 
 
 def ensure_available(folder: Path) -> None:
