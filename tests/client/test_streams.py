@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
+import duckdb
 import pika
 import pyarrow as pa
 import pytest
@@ -1025,6 +1026,22 @@ def test_who_does_not_want_the_hash_still_gets_the_count_checked(db: Client, nam
     with stream.snapshot() as snapshot:
         assert sum(batch.num_rows for batch in snapshot.batches(verify=False)) == 10
         assert snapshot.marker is not None and snapshot.marker.hash is None and snapshot.marker.count == 10
+
+
+def test_pandas_polars_and_duckdb_read_a_snapshot(db: Client, name: str) -> None:
+    stream = db.stream(name, create=True)
+    stream.put_many([(f"k{n:03}", str(n).encode()) for n in range(100)])
+    stream.put_many([(f"k{n:03}", b"7") for n in range(50)])
+    total = 50 * 7 + sum(range(50, 100))
+
+    with stream.snapshot() as snapshot:
+        pandas, polars, found = snapshot.to_pandas(), snapshot.to_polars(), snapshot.to_arrow()
+
+    assert sum(int(value) for value in pandas["value"]) == total
+    assert sum(int(value) for value in polars["value"].to_list()) == total
+    sums = duckdb.sql("select sum(cast(cast(value as varchar) as int)), count(distinct key) from found").fetchall()
+    assert found.num_rows == 100
+    assert sums == [(total, 100)]
 
 
 def test_a_missing_package_is_named(db: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

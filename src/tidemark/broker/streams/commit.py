@@ -151,6 +151,12 @@ class Commit:
         self._published: dict[int, tuple[PublishRun, list[Planned]]] = {}
         """Messages by the index of their operation, and where each goes."""
         self._moves: dict[tuple[Stream, str], PlannedMove] = {}
+        self._expecting = {
+            streams[each.stream]
+            for each in batch.operations
+            if isinstance(each, Put) and each.rows.expected is not None
+        }
+        """Streams of which the batch expects keys to be somewhere."""
 
     def commit(self, now_ms: int) -> Committed:
         """Do all of it.
@@ -183,11 +189,7 @@ class Commit:
         """How many bytes of the journal all of it takes at most."""
         producers, batch = self._broker.streams.producers, self._batch
         need = 0
-        touched: dict[Stream, dict[bytes, bool]] = {
-            self._streams[each.stream]: {}
-            for each in batch.operations
-            if isinstance(each, Put) and each.rows.expected is not None
-        }
+        touched: dict[Stream, dict[bytes, bool]] = {stream: {} for stream in self._expecting}
         for index, operation in enumerate(batch.operations):
             match operation:
                 case Put():
@@ -295,6 +297,12 @@ class Commit:
                     reason="a message of a batch cannot be answered directly; name a queue in reply-to"
                 )
             planned = self._publishing.plan(run, row)
+            for queue in planned.queues:
+                if queue in self._expecting:
+                    raise PreconditionFailed(
+                        reason=f"the batch expects keys of stream '{queue.name}' somewhere and publishes to it through an "
+                        "exchange; put these rows into the stream itself"
+                    )
             if not planned.queues and mandatory:
                 raise NotFound(
                     reason=f"no queue gets messages of exchange '{exchange}' in vhost '{self._vhost}' with "
