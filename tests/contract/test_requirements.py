@@ -26,7 +26,7 @@ from contract.requirements_world import (
     ids,
     replayed,
 )
-from unit.frontend.harness import PERSISTENT, Client, Content
+from unit.frontend.harness import PERSISTENT, Client, Content, publish_frames
 from unit.node.world import NodeWorld
 
 from tidemark.broker.broker import Broker
@@ -430,6 +430,22 @@ def test_an_accept_is_complete_when_the_store_has_it_and_not_before(world: NodeW
     assert isinstance(client.read(), answer)
 
 
+def test_an_early_accept_is_complete_before_the_store_has_it_and_may_come_back() -> None:
+    """X-12: accepts complete when they are stored; the option accept=early tells the client at once (LM4)."""
+    outcomes = set()
+    for seed in range(20):
+        world = NodeWorld(SimDisk(Random(seed)), flags={"amqp091.accept": "early"})
+        client = a_holder(world, "channel closed")
+        world.disk.lag = 4
+        with world.slow_disk():
+            accept_and_close(client)
+            world.turn()
+            assert any(isinstance(each, ChannelCloseOk) for each in client.read_all())
+        world.disk.work(seed % 3)
+        outcomes.add(len(browse(world.crash().queue("q"))))
+    assert outcomes == {0, 3}
+
+
 @pytest.mark.parametrize("way", WAYS_TO_ACCEPT)
 def test_a_kill_before_the_completion_may_redeliver_and_after_it_never_does(way: str) -> None:
     """A-33: SLOW: aconf late; KILL before aconf may redeliver, after aconf never."""
@@ -622,6 +638,20 @@ def test_a_message_has_one_id_that_no_other_ever_gets(world: NodeWorld) -> None:
         assert ids(world.queue("r")) == before
     assert len(seen) == 4 * 2 * 1000
     assert len(set(seen.values())) == len(seen)
+
+
+def test_ten_million_messages_have_ten_million_ids(world: NodeWorld) -> None:
+    """A-41: ids are unique over 10 M messages: each thousand gets a range of its own, above all before it."""
+    client = world.open()
+    client.ask(1, QueueDeclare(queue="q", arguments={"x-max-length": 10}))
+    thousand = b"".join(publish_frames(1, "q", b"%d" % number) for number in range(1000))
+    world.turn()
+    for _ in range(10_000):
+        before = world.node.arena.next_seq
+        client.front_end.receive(thousand)
+        world.node.turn(world.now_ms)
+        assert world.node.arena.next_seq == before + 1000
+        assert list(ids(world.queue("q")).values()) == list(range(before + 990, before + 1000))
 
 
 def test_every_start_opens_a_history_so_that_ids_of_two_lives_differ(world: NodeWorld) -> None:

@@ -26,12 +26,15 @@ from tidemark.wire.amqp091.methods import ChannelOpen
 class NodeWorld:
     """Fits `node.Outside`."""
 
-    def __init__(self, disk: SimDisk | None = None, now_ms: int = START_MS) -> None:
+    def __init__(
+        self, disk: SimDisk | None = None, now_ms: int = START_MS, flags: dict[str, str] | None = None
+    ) -> None:
         self.disk = disk or SimDisk()
         self.now_ms = now_ms
         self.notes: list[tuple[str, str]] = []
         self.clients: dict[FrontEnd, Client] = {}
-        settings = load({"broker.scrypt_log2_n": "10", "limits.disk_free_bytes_min": "0"})
+        usual = {"broker.scrypt_log2_n": "10", "limits.disk_free_bytes_min": "0"}
+        settings = load(usual | (flags or {}))
         self.node = Node(replace(settings, store=CONFIG), self.disk, self, Random(now_ms).randbytes)
         self.node.start(now_ms)
         self.broker = self.node.broker

@@ -383,7 +383,8 @@ class Channel:
     def journal_end(self) -> int:
         """The journal sequence that must be durable before the peer is told that this channel is closed:
         that of its acks, and of the publishes that it still waits to have confirmed."""
-        settled = self._services.journal_settlements() if self._settled else 0
+        waits = self._settled and self._services.config.accept == "durable"
+        settled = self._services.journal_settlements() if waits else 0
         return settled if self._confirms is None else max(settled, self._confirms.sequence)
 
     # Publishing ----------------------------------------------------------------------------------------

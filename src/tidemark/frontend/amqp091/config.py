@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tidemark.errors import ConfigError
 from tidemark.model.settings import setting
@@ -35,6 +36,11 @@ class Amqp091Config:
         0, "Most channels that one connection may open in a second; with more it is closed. 0 is no limit."
     )
     consumers_max: int = setting(10_000, "Most consumers of one channel.")
+    accept: Literal["durable", "early"] = setting(
+        "durable",
+        "When Channel.Close-Ok and Connection.Close-Ok are sent: when the acks of the channel are safe, or at once: a crash "
+        "just then may deliver again what they settled.",
+    )
     cluster_name: str = setting("tidemark", "Told to clients as cluster_name in the server properties.")
 
     def __post_init__(self) -> None:
