@@ -43,6 +43,11 @@ class ClusterConfig:
         5000,
         "How long publishers wait for a ready member that does not answer; then the cluster does without it.",
     )
+    ack_budget_ms: int = setting(
+        500,
+        "A ready member that takes longer for nearly every acknowledgement in two seconds, while others do not, is left out "
+        "until it is twice as fast; 0: never. The last one beside the leader stays, however slow.",
+    )
     link_grace_ms: int = setting(200, "The same, for a member whose link is broken.")
     takeover_stagger_ms: int = setting(
         150, "How much longer each next ready member waits before it offers itself as the leader."
@@ -64,6 +69,7 @@ class ClusterConfig:
             ("size", 1, 100),
             ("lease_s", 1, 600),
             ("backup_timeout_ms", 10, 600_000),
+            ("ack_budget_ms", 0, 600_000),
             ("link_grace_ms", 0, 600_000),
             ("takeover_stagger_ms", 1, 60_000),
             ("window_bytes", 64 * 1024, 1 << 40),

@@ -3,7 +3,8 @@
 *Required* are those without which nothing is complete: the ready members of the view, those that are *guarded*
 because they are about to become ready, and all that a view names which was proposed and whose fate is not known yet.
 A member is late when it has had no link, or has owed an acknowledgement, for too long, and the one that feeds it has
-not; the leader then asks for a view without it, and it stays required until that view is there.
+not; the leader then asks for a view without it, and it stays required until that view is there. One that answers, but
+slowly nearly all of the time while others do not, is left out as well, unless the leader would be alone then.
 
 A reader that keeps up is guarded: from then on nothing completes without it. When it holds all that is complete
 nothing can be missing any more, and the leader asks for a view in which it is ready. One that was left out waits
@@ -18,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidemark.cluster.config import ClusterConfig
+from tidemark.cluster.pace import WINDOW_MS, Pace
 from tidemark.cluster.progress import Progress
 from tidemark.cluster.topology import Topology
 from tidemark.model.peers import Ends, Name, View
@@ -26,6 +28,8 @@ AWAY_MS_MAX = 30_000
 """Longest that a member which was left out again and again waits before it is let in."""
 GOOD_MS = 60_000
 """After so long without being left out it is like any other."""
+SLOW_MS, SLOW_MS_MAX = 10_000, 300_000
+"""How long one that was left out because it was slow waits; twice as long every time that it was so soon again."""
 
 
 @dataclass(slots=True)
@@ -42,6 +46,8 @@ class Watch:
     """It was ready under the leader before: it is given more time than one that only has to find another source."""
     mark: Ends = field(default_factory=Ends)
     """The leader's own disk at `since`: what the member must have in time."""
+    owes: bool = False
+    """It did not have that yet then."""
 
 
 @dataclass(slots=True)
@@ -59,6 +65,8 @@ class Record:
 
     times: int = 0
     at: int = 0
+    slow: bool = False
+    """The last time because it was slow."""
 
 
 @dataclass(slots=True)
@@ -78,6 +86,9 @@ class Reign:
     """To be left out whether they are late or not, and why."""
     barred: set[Name] = field(default_factory=set)
     """An operator dropped them: they come in again when they connect anew."""
+    paces: dict[Name, Pace] = field(default_factory=dict)
+    slow: set[Name] = field(default_factory=set)
+    """Those that are to be left out because they are slow."""
 
     def __post_init__(self) -> None:
         self.see(self.view, ())
@@ -91,10 +102,13 @@ class Reign:
                 record = self.records.setdefault(name, Record())
                 record.times = record.times + 1 if self.now - record.at < GOOD_MS else 1
                 record.at = self.now
+                record.slow = name in self.slow
                 self.progress.forget(name)
                 self.candidates.pop(name, None)
         self.view = view
         others = [name for name in view.ready if name != self.me]
+        self.slow &= set(others)
+        self.paces = {name: self.paces.get(name) or Pace(self.config.ack_budget_ms) for name in others}
         for name in [name for name in self.watches if name not in others]:
             del self.watches[name]
         for name in others:
@@ -157,8 +171,13 @@ class Reign:
         """Look at everybody, the leader's disk being there; say when to look again."""
         wake: list[int] = []
         for name, watch in self.watches.items():
-            if watch.linked and self.progress.has(name).covers(watch.mark):
-                watch.mark, watch.since = own, self.now
+            has = self.progress.has(name)
+            if watch.linked and has.covers(watch.mark):
+                if watch.owes:
+                    self.paces[name].note(self.now, self.now - watch.since)
+                watch.mark, watch.since, watch.owes = own, self.now, not has.covers(own)
+            elif watch.linked and watch.since + WINDOW_MS > self.now:
+                wake.append(watch.since + WINDOW_MS)
             deadline = self._deadline(name, watch)
             if deadline is not None and deadline > self.now:
                 wake.append(deadline)
@@ -180,7 +199,26 @@ class Reign:
             deadline = self._deadline(name, watch)
             if deadline is not None and self.now >= deadline:
                 found[name] = "it does not answer" if watch.linked else "there is no link to it"
+        self._look_for_slow(found)
+        for name in self.slow:
+            found.setdefault(
+                name, f"it takes more than {self.config.ack_budget_ms} ms to acknowledge anything"
+            )
         return found
+
+    def _look_for_slow(self, late: dict[Name, str]) -> None:
+        """One member that is slow while others are not; if several are, the fault is not theirs."""
+        if not self.config.ack_budget_ms or self.slow:
+            return
+        slow = {
+            name
+            for name, watch in self.watches.items()
+            if watch.linked
+            and self.paces[name].is_slow(self.now, self.now - watch.since if watch.owes else 0)
+        }
+        first = [name for name in slow if self.watches[name].source not in slow]
+        if len(first) == 1 and set(self.watches) - set(late) - set(first):
+            self.slow.update(first)
 
     def welcome(self) -> list[Name]:
         """Those that hold all that is complete and without which nothing completes any more."""
@@ -213,6 +251,10 @@ class Reign:
             return None
         record = self.records.get(name, Record())
         wait = min(AWAY_MS_MAX, self.config.link_grace_ms << min(record.times, 16)) if record.times > 1 else 0
+        if record.slow:
+            # It was too slow before: it must be well within the budget now.
+            wait = min(SLOW_MS_MAX, SLOW_MS << min(record.times - 1, 16))
+            reach = min(reach, self.config.ack_budget_ms // 2)
         if self.now < record.at + wait:
             return record.at + wait
         if self.now - candidate.since <= reach or has.covers(own):

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -353,7 +354,8 @@ async def test_one_who_slept_does_not_take_its_peers_for_dead() -> None:
 
 @in_loop
 @pytest.mark.parametrize(
-    "bytes_", [b"GET / HTTP/1.1\r\n\r\n", b"AMQP\x00\x00\x09\x01", encode(Outdated(1)), os.urandom(100)]
+    "bytes_",
+    [b"GET / HTTP/1.1\r\n\r\n", b"AMQP\x00\x00\x09\x01", encode(Outdated(1)), Random(1).randbytes(100)],
 )
 async def test_a_stranger_at_the_port_is_shown_out(bytes_: bytes) -> None:
     async with sides() as make:

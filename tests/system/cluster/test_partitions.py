@@ -163,6 +163,40 @@ def test_a_confirm_waits_for_a_slow_backup(linked_cluster: Cluster, queue: str) 
     linked_cluster.whole()
 
 
+def test_a_slow_backup_is_left_out_and_comes_back_when_it_is_fast_again(
+    linked_cluster: Cluster, queue: str
+) -> None:
+    """M9, K-5, S-4: SLOW(leader, backup, 400 ms): left out within seconds, publishing as before; heal: ready again, once."""
+    leader, backup = linked_cluster.leader, linked_cluster.second
+    with Publisher(linked_cluster, queue, first=(leader,)) as client:
+        client.await_more(30)
+        linked_cluster.trial.slow(leader, backup, 400)
+        when = time.monotonic()
+        wait_until(
+            "the slow one is left out",
+            lambda: backup not in linked_cluster.look()[leader].status["ready"],
+            15,
+        )
+        took = time.monotonic() - when
+        free = time.monotonic()
+        client.await_more(100)
+        gap = client.gap_after(free)
+        linked_cluster.heal()
+        linked_cluster.await_state(backup, "ready")
+        back = time.monotonic()
+        client.await_more(100)
+        after = client.gap_after(back)
+
+    print(
+        f"{linked_cluster.mode}: slow to left out {took:.2f} s, longest wait then {gap * 1000:.0f} ms, after it came "
+        f"back {after * 1000:.0f} ms"
+    )
+    assert linked_cluster.leader == leader
+    assert "ms to acknowledge anything" in linked_cluster.log(leader)
+    assert gap < 0.8, "publishers still wait for the slow one"
+    settled(linked_cluster, client, queue)
+
+
 def test_an_etcd_that_dies_stops_confirms_in_time_and_starts_them_again(
     linked_cluster: Cluster, queue: str
 ) -> None:

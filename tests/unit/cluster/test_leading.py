@@ -382,6 +382,56 @@ def test_a_member_that_does_not_acknowledge_in_time_is_left_out() -> None:
     assert proposed(leader, leader.after(30)) == ["ab"]
 
 
+def slow_acks(leader: Bench, ms: int, slow: str, *fast: str, delay_ms: int = 600) -> list[str]:
+    """For so long the slow one takes `delay_ms` for each acknowledgement, the others none. What is proposed meanwhile."""
+    found = []
+    for _ in range(ms // delay_ms):
+        owed = leader.store.ends
+        for _ in range(delay_ms // 50):
+            leader.write()
+            for name in fast:
+                leader.acked_by(name)
+            found += proposed(leader, leader.after(50))
+        effects = leader.hear(slow, Acked(leader.mode.view.epoch, owed))
+        found += proposed(leader, effects)
+    return found
+
+
+def test_a_member_that_is_slow_while_others_are_not_is_left_out() -> None:
+    """M9, K-5"""
+    leader = an_active("abc", ack_budget_ms=500)
+    assert "ab" in slow_acks(leader, 3000, "c", "b")
+
+
+def test_one_that_is_slow_within_its_budget_stays() -> None:
+    leader = an_active("abc", ack_budget_ms=1000)
+    assert slow_acks(leader, 6000, "c", "b") == []
+
+
+def test_the_last_member_beside_the_leader_stays_however_slow() -> None:
+    leader = an_active("ab", ack_budget_ms=500)
+    assert slow_acks(leader, 6000, "b") == []
+
+
+def test_when_all_are_slow_none_of_them_is_to_blame() -> None:
+    leader = an_active("abc", ack_budget_ms=500)
+    for _ in range(6):
+        leader.write()
+        leader.after(600)
+        assert not proposed(leader, leader.acked_by("b")) and not proposed(leader, leader.acked_by("c"))
+    assert "".join(leader.mode.view.ready) == "abc"
+
+
+def test_one_that_was_slow_comes_back_when_it_is_well_within_its_budget() -> None:
+    """M9: with hysteresis"""
+    leader = an_active("abc", ack_budget_ms=500)
+    slow_acks(leader, 3000, "c", "b")
+    view = next(one.view for one in only(leader.log, Propose) if "c" not in one.view.ready)
+    leader.see(replace(view, revision=21))
+    assert slow_acks(leader, 12_000, "c", "b", delay_ms=400) == []
+    assert "abc" in slow_acks(leader, 6000, "c", "b", delay_ms=200)
+
+
 def test_a_member_that_owes_nothing_is_never_late() -> None:
     leader = an_active("abc", backup_timeout_ms=1000)
     assert only(leader.after(20_000), Propose) == []

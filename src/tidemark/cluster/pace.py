@@ -1,0 +1,39 @@
+"""How fast a member acknowledges, judged by time and not by count.
+
+A member that takes a second for every acknowledgement gives one sample in the time in which a fast one gives a
+hundred, so percentiles of samples would hide it. What counts is the share of the last seconds in which it owed an
+acknowledgement for longer than its budget: that is a percentile of latency, each moment weighing the same.
+
+Invariant: rounds are in the order of their ends and reach no further back than the window.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+WINDOW_MS = 2000
+SHARE = 0.9
+"""Slow is whoever was over its budget for this share of the window."""
+
+
+@dataclass(slots=True)
+class Pace:
+    budget_ms: int
+    rounds: deque[tuple[int, int]] = field(default_factory=deque)
+    """(end, how long it took) of those that took longer than the budget."""
+
+    def note(self, now: int, took_ms: int) -> None:
+        """An acknowledgement came, so long after it was due."""
+        if took_ms > self.budget_ms:
+            self.rounds.append((now, took_ms))
+
+    def is_slow(self, now: int, owed_ms: int) -> bool:
+        """Whether it was over its budget nearly all of the time; it has owed an acknowledgement for `owed_ms` now."""
+        start = now - WINDOW_MS
+        while self.rounds and self.rounds[0][0] <= start:
+            self.rounds.popleft()
+        over = sum(min(took_ms, end - start) for end, took_ms in self.rounds)
+        if owed_ms > self.budget_ms:
+            over += min(owed_ms, WINDOW_MS)
+        return over >= SHARE * WINDOW_MS
