@@ -7,7 +7,7 @@ of the front ends in `touched_front_ends`. When the disk has news, `completed` t
 The catalog is flushed before the journal and the disk keeps that order, so no message is on the disk before
 the queue it belongs to.
 
-A node stands alone (`start`), or it is a member of a group (`follow`, see `member.py`): then it takes what its
+A node stands alone (`start`), or it is a member of a group (`follow`, see `member/`): then it takes what its
 source stored (`adopt`), frame by frame, and has it in its queues at once, so that it can `take_over` and `serve`
 without reading anything again. What is safe is then not what is on this disk, but what the group says (`complete`).
 

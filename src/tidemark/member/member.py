@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Protocol
 
 from tidemark.cluster.chain.mode import ChainMode
@@ -66,32 +66,22 @@ from tidemark.cluster.mode import (
 from tidemark.cluster.standby.mode import StandbyMode
 from tidemark.config import Config
 from tidemark.errors import LogGone, StoreError
+from tidemark.member.floors import Floors
+from tidemark.member.shipping import Links, Shipping
 from tidemark.model.peers import Acked, Completed, Ends, Log, Message, Name, Offer, Takeover, Unit, View
 from tidemark.node import Node, Outside
 from tidemark.ports import Apart, Disk
 from tidemark.store.journal import RecoveryReport
 from tidemark.store.rewind import reset, rewind
 
-SHIP_BYTES = 1 << 20
-"""How much is read from a log for a peer at once."""
 
-
-class MemberOutside(Outside, Protocol):
+class MemberOutside(Links, Outside, Protocol):
     """What a member asks of its shell, beside what its node does."""
 
     def tell(self, peer: Name, message: Message) -> None: ...
 
-    def ship(self, peer: Name, epoch: int, unit: Unit) -> None:
-        """Send one frame of a log. Its bytes are taken before this returns."""
-
-    def backlog(self, peer: Name) -> int:
-        """Bytes for this peer that its socket has not taken yet."""
-
     def dial(self, peer: Name | None) -> None:
         """Keep a link to this source, and to no other."""
-
-    def drop(self, peer: Name) -> None:
-        """Close the links with it; a source is dialled again."""
 
     def propose(self, view: View) -> None:
         """Write this view if the one it was derived from is still there. `view_changed` or `proposal_failed` answers."""
@@ -117,20 +107,6 @@ class MemberOutside(Outside, Protocol):
 
 class Stop(Exception):
     """The shell was told to end the process: what the mode wanted besides must not be done."""
-
-
-@dataclass(slots=True)
-class Sender:
-    """What goes to one peer: from where, and how much of it is on its way."""
-
-    after: dict[Log, int]
-    unacked: deque[tuple[Log, int, int]] = field(default_factory=deque)
-    """(log, last sequence, bytes) of what was sent and not acknowledged."""
-    unacked_bytes: int = 0
-
-    def acked(self, durable: Ends) -> None:
-        while self.unacked and self.unacked[0][1] <= durable[self.unacked[0][0]]:
-            self.unacked_bytes -= self.unacked.popleft()[2]
 
 
 class Facts:
@@ -188,16 +164,10 @@ class Member:
         self._now_ms = 0
         self._events: deque[Event] = deque()
         self._stepping = False
-        self._senders: dict[Name, Sender] = {}
-        self._acks: dict[Name, Ends] = {}
+        self._shipping = Shipping(config.cluster, outside)
+        self._floors = Floors()
         self._source: Name | None = None
         self._stored = self._durable = self._complete = Ends()
-        self._positions: dict[Name, Ends] = {}
-        """How far other members were when they were heard of last; those that are away will go on from there."""
-        self._floor = 0, 0
-        """What `Completed` says of versions of streams: up to which they may go, and from where in the journal on."""
-        self._next_floor: tuple[int, int] | None = None
-        """The one that is waited for: only then the newest one counts, else it would run away from us."""
         self._serve_at: Ends | None = None
         """It leads, and serves clients when all up to here is complete."""
         self._rebuild: Callable[[], None] | None = None
@@ -255,7 +225,7 @@ class Member:
         self._now_ms = now_ms
         if self._rebuild is not None:
             return True
-        self._hold()
+        self.node.store.hold(self._shipping.needed(self.node.store, self._complete))
         self._throttle()
         more = self.node.maintain(now_ms, budget_bytes)
         self._report()
@@ -280,19 +250,16 @@ class Member:
 
     def peer_down(self, peer: Name, dialled: bool, gone: bool = False) -> None:
         if not dialled:
-            self._senders.pop(peer, None)
+            self._shipping.end(peer)
         self._handle(PeerDown(peer, dialled, gone))
 
     def peer_said(self, peer: Name, message: Message) -> None:
         if isinstance(message, Acked) and self.view is not None and message.epoch == self.view.epoch:
-            told = {peer: message.durable, **dict(message.behind)}
-            self._acks |= told
-            self._positions |= told
-            sender = self._senders.get(peer)
-            if sender is not None:
-                sender.acked(message.durable)
+            self._shipping.acked(peer, message)
         elif isinstance(message, Completed):
-            self._hear_floor(peer, message)
+            of_now = self.view is not None and message.epoch == self.view.epoch and peer == self._source
+            if of_now and not self.serving:
+                self._floors.hear((message.floor, message.floor_at))
         elif isinstance(message, Offer) and message.verdict == "resume" and not message.to.journal:
             # A log that begins at 0 comes without what its source has let go of.
             streams = self.node.broker.streams
@@ -353,7 +320,7 @@ class Member:
         others = [name for name in (self.view.ready if self.view is not None else ()) if name != self.name]
         if seq <= self._complete.journal:
             return len(others)  # nothing is complete before all of them have it
-        return sum(1 for name in others if self._acks.get(name, Ends()).journal >= seq)
+        return self._shipping.having(others, seq)
 
     # Events and effects ------------------------------------------------------------------------------------
 
@@ -368,7 +335,7 @@ class Member:
         if not self._ended:
             self._ended = True
             self._events.clear()
-            self._senders.clear()
+            self._shipping.end_all()
             self._outside.quit(reason, clean)
 
     def _step(self) -> None:
@@ -391,13 +358,8 @@ class Member:
         if view is None or (self.view is not None and view.epoch < self.view.epoch):
             return
         if self.view is None or (view.epoch, view.history) != (self.view.epoch, self.view.history):
-            self._acks.clear()  # what was said in another epoch may have been cut back since
-            # Nobody is cut back to before what is complete, and the ready have at least that.
-            known = (self.view.ready if self.view is not None else ()) + tuple(self._positions)
-            complete, before = self._complete, self._positions
-            self._positions = {name: before.get(name, complete).least(complete) for name in known}
-            self._positions.pop(self.name, None)
-            self._forget_floors()
+            self._shipping.new_epoch(self.view.ready if self.view else (), self.name, self._complete)
+            self._floors.forget()
         self.view = view
 
     def _perform(self, effect: Effect) -> None:
@@ -407,10 +369,10 @@ class Member:
             case Tell(peer, message):
                 self._outside.tell(peer, message)
             case Send(peer, after):
-                self._senders[peer] = Sender({log: after[log] for log in Log})
+                self._shipping.begin(peer, after)
                 self._pump()
             case Hush(peer):
-                self._senders.pop(peer, None)
+                self._shipping.end(peer)
             case Keep():
                 self._kept = True
             case Skip():
@@ -462,25 +424,9 @@ class Member:
         if self.serving:
             # A pin whose frame is still open has its number already.
             node = self.node
-            self._floor = node.broker.streams.promise(self._complete.journal), node.arena.next_seq - 1
-        floor, floor_at = self._floor
+            self._floors.known = node.broker.streams.promise(self._complete.journal), node.arena.next_seq - 1
+        floor, floor_at = self._floors.known
         return replace(message, floor=floor, floor_at=floor_at)
-
-    def _hear_floor(self, peer: Name, message: Completed) -> None:
-        of_now = self.view is not None and message.epoch == self.view.epoch and peer == self._source
-        if of_now and not self.serving and message.floor > self._floor[0]:
-            self._floor = message.floor, message.floor_at
-            self._next_floor = self._next_floor or self._floor
-
-    def _let_go(self, complete: int) -> None:
-        """Let versions of streams go that nobody pins any more, when all pins from before that was said are known."""
-        if self._next_floor is not None and complete >= self._next_floor[1]:
-            floor = self._next_floor[0]
-            self._next_floor = self._floor if self._floor[0] > floor else None
-            self.node.broker.streams.let_go(floor)
-
-    def _forget_floors(self) -> None:
-        self._floor, self._next_floor = (0, 0), None
 
     # Leading and following -----------------------------------------------------------------------------------
 
@@ -533,41 +479,17 @@ class Member:
             self._quit(f"what is complete cannot be shown: {error}")
             raise Stop from error
         if not self.serving:
-            self._let_go(upto.journal)
+            floor = self._floors.reached(upto.journal)
+            if floor is not None:
+                self.node.broker.streams.let_go(floor)
         self._outside.due()
-
-    def _hold(self) -> None:
-        """Keep what is not complete, and what other members still need, linked or away, as far as that is allowed."""
-        keep = self._complete
-        for peer, position in list(self._positions.items()):
-            if self._can_keep(position):
-                keep = keep.least(position)
-            else:
-                del self._positions[peer]
-        for peer, sender in self._senders.items():
-            after = Ends(sender.after[Log.CATALOG], sender.after[Log.JOURNAL])
-            if peer not in self._positions and self._can_keep(after):
-                keep = keep.least(after)
-        self.node.store.hold(keep)
-
-    def _can_keep(self, behind: Ends) -> bool:
-        store = self.node.store
-        needed = store.journal.bytes_after(behind.journal)
-        needed += sum(one.used for one in store.catalog.segments if one.last_seq > behind.catalog)
-        return needed <= self.config.cluster.keep_bytes
 
     def _throttle(self) -> None:
         """Publishers wait while a ready member is far behind. Whoever is dropped from the view holds nobody up."""
         if not self.serving or self.view is None:
             return
-        most, journal = self.config.cluster.lag_bytes, self.node.store.journal
         already = self.node.alarms.behind
-        behind = tuple(
-            name
-            for name in self.view.ready
-            if name in self._acks
-            and journal.bytes_after(self._acks[name].journal) > (most // 2 if name in already else most)
-        )
+        behind = self._shipping.lagging(self.node.store, self.view.ready, already)
         if behind != already:
             self.node.throttle(behind)
 
@@ -576,7 +498,7 @@ class Member:
     def _begin_rebuild(self, change: Callable[[], None]) -> None:
         self._rebuild = change
         self._serve_at = None
-        self._senders.clear()
+        self._shipping.end_all()
         self._outside.dial(None)
         self._outside.retired(self.node)
         self._outside.due()
@@ -615,7 +537,7 @@ class Member:
         self._join(self.node)
         self._outside.renewed(self.node)
         self._complete = self._stored = self._durable = Ends()
-        self._forget_floors()
+        self._floors.forget()
         with suppress(Stop):
             self._remember(role="backup")
         waiting, self._events = self._events, deque()
@@ -643,40 +565,9 @@ class Member:
         self._pump()
 
     def _pump(self) -> None:
-        """Send every peer what it lacks, as far as its credit goes: the wiring first."""
-        if self._rebuild is not None or self.view is None or self._ended:
-            return
-        window = self.config.cluster.window_bytes
-        for peer, sender in list(self._senders.items()):
-            while sender.unacked_bytes < window and self._outside.backlog(peer) < window:
-                if not self._ship_some(peer, sender):
-                    break
-
-    def _ship_some(self, peer: Name, sender: Sender) -> bool:
-        store, view = self.node.store, self.view
-        assert view is not None
-        for log in Log:
-            if sender.after[log] >= store.ends[log]:
-                continue
-            try:
-                units = store.units_after(log, sender.after[log], SHIP_BYTES)
-            except LogGone:
-                # It fell too far behind: it asks again and is told to begin anew.
-                self._senders.pop(peer, None)
-                self._outside.drop(peer)
-                return False
-            except StoreError as error:
-                # The link stays: what is damaged now is damaged when it asks again.
-                self._outside.note("error", "log cannot be read", member=peer, error=str(error))
-                self._senders.pop(peer, None)
-                return False
-            for unit in units:
-                self._outside.ship(peer, view.epoch, replace(unit, previous=sender.after[log]))
-                sender.after[log] = unit.last
-                sender.unacked.append((log, unit.last, len(unit.payload)))
-                sender.unacked_bytes += len(unit.payload)
-            return bool(units)
-        return False
+        """Send every peer what it lacks."""
+        if self._rebuild is None and self.view is not None and not self._ended:
+            self._shipping.pump(self.node.store, self.view.epoch)
 
     # For those who look ---------------------------------------------------------------------------------------
 
@@ -698,13 +589,5 @@ class Member:
             "durable": asdict(store.durable_ends),
             "complete": asdict(self._complete),
             "histories": [{"history": row.history, "first": asdict(row.first)} for row in store.table],
-            "peers": [
-                {
-                    "name": peer,
-                    "acked": asdict(self._acks.get(peer, Ends())),
-                    "lag": max(0, ends.journal - self._acks.get(peer, Ends()).journal),
-                    "unacked_bytes": sender.unacked_bytes,
-                }
-                for peer, sender in self._senders.items()
-            ],
+            "peers": self._shipping.status(ends),
         }

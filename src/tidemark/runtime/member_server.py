@@ -21,7 +21,7 @@ from tidemark.cluster.mode import Answer, MemberHere, State
 from tidemark.config import Address, Config, parse_address
 from tidemark.errors import ConfigError, ConnectionForced, NotHere, NotLeading, TidemarkError
 from tidemark.frontend.services import FrontEnd, MemberInfo, PeerInfo, Topology
-from tidemark.member import Member
+from tidemark.member.member import Member
 from tidemark.model.peers import Message, Name, Unit, View
 from tidemark.node import Node
 from tidemark.runtime.apart import Forked

@@ -41,7 +41,7 @@ from tidemark.runtime.wholefile import WholeFile
 from tidemark.store.journal import RecoveryReport
 
 if TYPE_CHECKING:
-    from tidemark.member import Member
+    from tidemark.member.member import Member
     from tidemark.runtime.tracing import Tracing
 
 READ_BYTES = 1 << 20

@@ -25,7 +25,7 @@ from tidemark.broker.streams.stream import Stream
 from tidemark.cluster.mode import MemberHere, State
 from tidemark.config import load
 from tidemark.frontend.services import FrontEnd, Login, PeerInfo, Verdict
-from tidemark.member import Member
+from tidemark.member.member import Member
 from tidemark.model.peers import Acked, Hello, Message, Name, Outdated, Unit, View
 from tidemark.model.rows import Row, RowBatch
 from tidemark.node import Node

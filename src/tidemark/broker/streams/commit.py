@@ -151,7 +151,7 @@ class Commit:
         self._published: dict[int, tuple[PublishRun, list[Planned]]] = {}
         """Messages by the index of their operation, and where each goes."""
         self._moves: dict[tuple[Stream, str], PlannedMove] = {}
-        self._expecting = {
+        self._expecting: set[object] = {
             streams[each.stream]
             for each in batch.operations
             if isinstance(each, Put) and each.rows.expected is not None
@@ -189,7 +189,7 @@ class Commit:
         """How many bytes of the journal all of it takes at most."""
         producers, batch = self._broker.streams.producers, self._batch
         need = 0
-        touched: dict[Stream, dict[bytes, bool]] = {stream: {} for stream in self._expecting}
+        touched: dict[object, dict[bytes, bool]] = {stream: {} for stream in self._expecting}
         for index, operation in enumerate(batch.operations):
             match operation:
                 case Put():
@@ -211,7 +211,7 @@ class Commit:
             need += producers.bytes_max(self._vhost, batch.producer)
         return need
 
-    def _plan_put(self, put: Put, touched: dict[Stream, dict[bytes, bool]]) -> int:
+    def _plan_put(self, put: Put, touched: dict[object, dict[bytes, bool]]) -> int:
         stream = self._streams[put.stream]
         try:
             put.rows.check()

@@ -117,7 +117,9 @@ class Streams:
         """`seq`, or the place before the batch that it is in the middle of: no snapshot shows half of one."""
         streams = (each for _, each in self.broker.targets() if each.keeps and each is not self.state)
         above = (stream.above(seq) for stream in streams)
-        nearest = min((found for found in above if found is not None), key=lambda found: found[1], default=None)
+        nearest = min(
+            (found for found in above if found is not None), key=lambda found: found[1], default=None
+        )
         if nearest is None:
             return seq
         return min(seq, batch_first(self.broker.arena.record(nearest[0])) - 1)

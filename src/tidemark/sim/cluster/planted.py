@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark import member
 from tidemark.cluster import divergence, replica
 from tidemark.cluster.mode import State
 from tidemark.cluster.progress import Progress
 from tidemark.cluster.reign import Reign
 from tidemark.cluster.replica import Replica
-from tidemark.member import Facts, Member
+from tidemark.member import shipping
+from tidemark.member.member import Facts, Member
+from tidemark.member.shipping import Shipping
 from tidemark.model.peers import Ends, Hello, Log, Offer, Unit, View
 from tidemark.model.records import TOMBSTONE, RecordType
 from tidemark.node import Node
@@ -151,7 +152,7 @@ class _JournalFirst:
 
 
 def sends_messages_before_their_queues(set_: Set) -> None:
-    set_(member, "Log", _JournalFirst())
+    set_(shipping, "Log", _JournalFirst())
 
     def flush(self: Node, now_ms: int) -> None:
         self.journal.flush(now_ms)
@@ -208,15 +209,15 @@ def does_not_notice_a_gap(set_: Set) -> None:
 
     set_(Replica, "_given", given)
     # The sender forgets a frame now and then, as one that mixes up its links would.
-    ship = Member._ship_some
+    ship = Shipping._ship_some
 
-    def ship_some(self: Member, peer: str, sender: Any) -> bool:
-        done = ship(self, peer, sender)
+    def ship_some(self: Shipping, store: Store, epoch: int, peer: str, sender: Any) -> bool:
+        done = ship(self, store, epoch, peer, sender)
         if done and sender.after[Log.JOURNAL] % 17 == 0:
             sender.after[Log.JOURNAL] += 1
         return done
 
-    set_(Member, "_ship_some", ship_some)
+    set_(Shipping, "_ship_some", ship_some)
 
 
 def keeps_what_it_did_when_it_led(set_: Set) -> None:

@@ -92,7 +92,7 @@ class World:
         config = replace(self.config, node=replace(self.config.node, name=machine.name))
         if self.mode == ALONE:
             return Alone(config, machine.disk, machine, machine.dice.randbytes, apart)
-        from tidemark.member import Member
+        from tidemark.member.member import Member
 
         return Member(config, machine.disk, machine, machine.dice.randbytes, apart)
 

@@ -403,7 +403,10 @@ def test_a_batch_that_expects_keys_of_a_stream_cannot_publish_to_it_as_well() ->
     """What the message makes of the key would not be seen by the condition."""
     world = StreamWorld()
     world.declare()
-    batch = [Publish("", "s", encode_properties(Properties()), b"1"), Put("s", rows((b"s", b"2"), expected=[0]))]
+    batch = [
+        Publish("", "s", encode_properties(Properties()), b"1"),
+        Put("s", rows((b"s", b"2"), expected=[0])),
+    ]
 
     for operations in (batch, batch[::-1]):
         with pytest.raises(PreconditionFailed, match="put these rows into the stream itself"):

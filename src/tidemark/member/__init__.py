@@ -1,0 +1,1 @@
+"""One member of a cluster, without a socket or a clock."""

@@ -1,0 +1,169 @@
+"""What goes to each peer, how far each peer is, and what the logs must keep for them.
+
+A sender reads both logs from where its peer stands and ships frame after frame, the wiring first, as far as the peer's
+credit goes: what is on its way and not acknowledged is bounded. Following and catching up are the same thing here.
+
+Invariant: nothing is shipped that the local logs do not hold, and to one peer each log in its order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+from tidemark.cluster.config import ClusterConfig
+from tidemark.errors import LogGone, StoreError
+from tidemark.model.peers import Acked, Ends, Log, Name, Unit
+from tidemark.store.store import Store
+
+SHIP_BYTES = 1 << 20
+"""How much is read from a log for a peer at once."""
+
+
+class Links(Protocol):
+    """The part of a member's shell that carries frames."""
+
+    def ship(self, peer: Name, epoch: int, unit: Unit) -> None:
+        """Send one frame of a log. Its bytes are taken before this returns."""
+
+    def backlog(self, peer: Name) -> int:
+        """Bytes for this peer that its socket has not taken yet."""
+
+    def drop(self, peer: Name) -> None:
+        """Close the links with it; a source is dialled again."""
+
+    def note(self, level: str, event: str, **facts: object) -> None:
+        """A line for the log."""
+
+
+@dataclass(slots=True)
+class Sender:
+    """What goes to one peer: from where, and how much of it is on its way."""
+
+    after: dict[Log, int]
+    unacked: deque[tuple[Log, int, int]] = field(default_factory=deque)
+    """(log, last sequence, bytes) of what was sent and not acknowledged."""
+    unacked_bytes: int = 0
+
+    def acked(self, durable: Ends) -> None:
+        while self.unacked and self.unacked[0][1] <= durable[self.unacked[0][0]]:
+            self.unacked_bytes -= self.unacked.popleft()[2]
+
+
+class Shipping:
+    def __init__(self, config: ClusterConfig, links: Links) -> None:
+        self._config = config
+        self._links = links
+        self._senders: dict[Name, Sender] = {}
+        self._acks: dict[Name, Ends] = {}
+        """What members have said in this epoch to have on their disks."""
+        self._positions: dict[Name, Ends] = {}
+        """How far they were when they were heard of last; those that are away will go on from there."""
+
+    # Who gets what -------------------------------------------------------------------------------------------
+
+    def begin(self, peer: Name, after: Ends) -> None:
+        self._senders[peer] = Sender({log: after[log] for log in Log})
+
+    def end(self, peer: Name) -> None:
+        self._senders.pop(peer, None)
+
+    def end_all(self) -> None:
+        self._senders.clear()
+
+    def acked(self, peer: Name, message: Acked) -> None:
+        told = {peer: message.durable, **dict(message.behind)}
+        self._acks |= told
+        self._positions |= told
+        if peer in self._senders:
+            self._senders[peer].acked(message.durable)
+
+    def new_epoch(self, ready: Sequence[Name], me: Name, complete: Ends) -> None:
+        """Another epoch begins; those were ready in the last one."""
+        self._acks.clear()  # what was said may have been cut back since
+        # Nobody is cut back to before what is complete, and the ready have at least that.
+        before, known = self._positions, (*ready, *self._positions)
+        self._positions = {name: before.get(name, complete).least(complete) for name in known if name != me}
+
+    def having(self, names: Iterable[Name], seq: int) -> int:
+        """How many of these have said that their journal reaches so far."""
+        return sum(1 for name in names if self._acks.get(name, Ends()).journal >= seq)
+
+    # Sending --------------------------------------------------------------------------------------------------
+
+    def pump(self, store: Store, epoch: int) -> None:
+        """Send every peer what it lacks, as far as its credit goes."""
+        window = self._config.window_bytes
+        for peer, sender in list(self._senders.items()):
+            while sender.unacked_bytes < window and self._links.backlog(peer) < window:
+                if not self._ship_some(store, epoch, peer, sender):
+                    break
+
+    def _ship_some(self, store: Store, epoch: int, peer: Name, sender: Sender) -> bool:
+        for log in Log:
+            if sender.after[log] >= store.ends[log]:
+                continue
+            try:
+                units = store.units_after(log, sender.after[log], SHIP_BYTES)
+            except LogGone:
+                # It fell too far behind: it asks again and is told to begin anew.
+                self.end(peer)
+                self._links.drop(peer)
+                return False
+            except StoreError as error:
+                # The link stays: what is damaged now is damaged when it asks again.
+                self._links.note("error", "log cannot be read", member=peer, error=str(error))
+                self.end(peer)
+                return False
+            for unit in units:
+                self._links.ship(peer, epoch, replace(unit, previous=sender.after[log]))
+                sender.after[log] = unit.last
+                sender.unacked.append((log, unit.last, len(unit.payload)))
+                sender.unacked_bytes += len(unit.payload)
+            return bool(units)
+        return False
+
+    # What follows from how far they are ---------------------------------------------------------------------------
+
+    def needed(self, store: Store, complete: Ends) -> Ends:
+        """From where on the logs must be kept: what is not complete, and what members still need, linked or away, as
+        far as that is allowed."""
+        keep = complete
+        for peer, position in list(self._positions.items()):
+            if self._can_keep(store, position):
+                keep = keep.least(position)
+            else:
+                del self._positions[peer]
+        for peer, sender in self._senders.items():
+            after = Ends(sender.after[Log.CATALOG], sender.after[Log.JOURNAL])
+            if peer not in self._positions and self._can_keep(store, after):
+                keep = keep.least(after)
+        return keep
+
+    def _can_keep(self, store: Store, behind: Ends) -> bool:
+        needed = store.journal.bytes_after(behind.journal)
+        needed += sum(one.used for one in store.catalog.segments if one.last_seq > behind.catalog)
+        return needed <= self._config.keep_bytes
+
+    def lagging(self, store: Store, ready: Sequence[Name], already: Sequence[Name]) -> tuple[Name, ...]:
+        """Those of the ready that are so far behind that publishers must wait; less far for who was so `already`."""
+        most, journal = self._config.lag_bytes, store.journal
+        return tuple(
+            name
+            for name in ready
+            if name in self._acks
+            and journal.bytes_after(self._acks[name].journal) > (most // 2 if name in already else most)
+        )
+
+    def status(self, ends: Ends) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": peer,
+                "acked": asdict(self._acks.get(peer, Ends())),
+                "lag": max(0, ends.journal - self._acks.get(peer, Ends()).journal),
+                "unacked_bytes": sender.unacked_bytes,
+            }
+            for peer, sender in self._senders.items()
+        ]
