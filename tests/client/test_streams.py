@@ -1039,7 +1039,9 @@ def test_pandas_polars_and_duckdb_read_a_snapshot(db: Client, name: str) -> None
 
     assert sum(int(value) for value in pandas["value"]) == total
     assert sum(int(value) for value in polars["value"].to_list()) == total
-    sums = duckdb.sql("select sum(cast(cast(value as varchar) as int)), count(distinct key) from found").fetchall()
+    sums = duckdb.sql(
+        "select sum(cast(cast(value as varchar) as int)), count(distinct key) from found"
+    ).fetchall()
     assert found.num_rows == 100
     assert sums == [(total, 100)]
 

@@ -173,6 +173,9 @@ class Member:
         self._rebuild: Callable[[], None] | None = None
         """What to do to the files before another node reads them; done when nothing is on its way to the disk."""
         self._kept: bool | None = None
+        self.moved_bytes = 0
+        """How much of the logs was sent to it to make it ready the last time: what coming back has cost."""
+        self._adopted_bytes = 0
         self._answer = Answer(False, "")
         self._ended = False
         """The shell was told to end the process: nothing more is kept, acknowledged, sent or confirmed."""
@@ -283,6 +286,7 @@ class Member:
             try:
                 self.node.at(self._now_ms)
                 self.node.adopt(unit.log, unit.payload)
+                self._adopted_bytes += len(unit.payload)
             except StoreError as error:
                 self._quit(f"a frame of {peer} cannot be kept: {error}")
                 return
@@ -394,6 +398,7 @@ class Member:
                 self._outside.role(self.mode.state, self.leader)
                 self._completed(self._complete)
             case Rewind(to):
+                self._note_cut(to)
                 self._begin_rebuild(lambda: self._cut_back(to))
             case Reset():
                 self._begin_rebuild(lambda: reset(self._disk))
@@ -408,7 +413,12 @@ class Member:
                 self._outside.propose(view)
             case Became(state, why):
                 self.why = why
-                self._outside.note("info", "state of the member", state=str(state), why=why)
+                moved = {}
+                if state is State.CATCHUP:
+                    self._adopted_bytes = 0
+                elif state is State.READY:
+                    moved["moved_bytes"] = self.moved_bytes = self._adopted_bytes
+                self._outside.note("info", "state of the member", state=str(state), why=why, **moved)
                 self._outside.role(state, self.leader)
             case Answer():
                 self._answer = effect
@@ -503,6 +513,17 @@ class Member:
         self._outside.retired(self.node)
         self._outside.due()
 
+    def _note_cut(self, to: Ends) -> None:
+        ends, journal = self.node.store.ends, self.node.store.journal
+        self._outside.note(
+            "info",
+            "logs cut back",
+            catalog=to.catalog,
+            journal=to.journal,
+            records=ends.journal - to.journal + ends.catalog - to.catalog,
+            bytes=journal.bytes_after(to.journal),
+        )
+
     def _cut_back(self, to: Ends) -> None:
         try:
             rewind(self._disk, self.config.store, to)
@@ -585,6 +606,7 @@ class Member:
             "leader": self.leader,
             "ready": list(view.ready) if view else [],
             "source": self._source,
+            "moved_bytes": self.moved_bytes,
             "ends": asdict(ends),
             "durable": asdict(store.durable_ends),
             "complete": asdict(self._complete),

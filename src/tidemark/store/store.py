@@ -7,7 +7,7 @@
     ...
     store.close(now_ms); while not store.idle: store.completed(); store.closed()
 
-In a group (see `member.py`) several stores hold the same two logs. The one that leads begins with `take_over`, the
+In a group (see `member/`) several stores hold the same two logs. The one that leads begins with `take_over`, the
 others are given its frames (`units_after`) and `adopt` them. How far a log goes is the sequence of its last record.
 
 At the end of a turn flush the catalog, then the journal: what needs new wiring is never durable before it.

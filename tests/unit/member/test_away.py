@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 from unit.frontend.harness import PERSISTENT, Client
 from unit.member.world import Group
@@ -40,6 +42,29 @@ def test_a_member_that_restarts_goes_on_from_where_it_was() -> None:
     back = group.restart(away)
     group.until_ready()
     assert not back.retired_nodes  # its store was not emptied
+    assert 80 * 3000 < back.member.moved_bytes < 1.1 * 80 * 3200
+
+
+def test_a_member_that_was_ahead_is_sent_only_what_is_different() -> None:
+    """M5: what moves is what parts the two logs, not the store."""
+    group, client = with_queue()
+    for number in range(100):
+        client.publish(1, "q", b"%d" % number + b"x" * 3000, properties=PERSISTENT)
+    client.read_all()
+    ahead = group.leader.name
+    with ExitStack() as silent:
+        for other in group.followers:
+            silent.enter_context(group.mute(ahead, other.name))
+        for number in range(5):
+            client.publish(1, "q", b"lost %d" % number, properties=PERSISTENT)
+        group.settle()
+        group.kill(ahead)
+    group.pass_ms(300, 3)
+    back = group.restart(ahead)
+    group.until_ready()
+
+    assert ("info", "logs cut back") in back.notes
+    assert back.member.moved_bytes < 5000
 
 
 def test_a_leader_that_was_replaced_goes_on_from_where_it_was() -> None:
