@@ -4,7 +4,9 @@ A member that takes a second for every acknowledgement gives one sample in the t
 hundred, so percentiles of samples would hide it. What counts is the share of the last seconds in which it owed an
 acknowledgement for longer than its budget: that is a percentile of latency, each moment weighing the same.
 
-Invariant: rounds are in the order of their ends and reach no further back than the window.
+Slow is only who does answer. One that has stopped, or cannot be reached, is another matter and has other limits.
+
+Invariant: rounds are in the order of their ends.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ from dataclasses import dataclass, field
 
 WINDOW_MS = 2000
 SHARE = 0.9
-"""Slow is whoever was over its budget for this share of the window."""
+"""Slow is whoever was over its budget for this share of the window, ..."""
+ROUNDS = 2
+"""... and gave so many late answers ..."""
+ROUNDS_MS = 2 * WINDOW_MS
+"""... in this time."""
 
 
 @dataclass(slots=True)
@@ -30,10 +36,12 @@ class Pace:
 
     def is_slow(self, now: int, owed_ms: int) -> bool:
         """Whether it was over its budget nearly all of the time; it has owed an acknowledgement for `owed_ms` now."""
-        start = now - WINDOW_MS
-        while self.rounds and self.rounds[0][0] <= start:
+        while self.rounds and self.rounds[0][0] <= now - ROUNDS_MS:
             self.rounds.popleft()
-        over = sum(min(took_ms, end - start) for end, took_ms in self.rounds)
+        if len(self.rounds) < ROUNDS:
+            return False
+        start = now - WINDOW_MS
+        over = sum(max(0, min(took_ms, end - start)) for end, took_ms in self.rounds)
         if owed_ms > self.budget_ms:
             over += min(owed_ms, WINDOW_MS)
         return over >= SHARE * WINDOW_MS

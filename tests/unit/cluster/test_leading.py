@@ -408,6 +408,15 @@ def test_one_that_is_slow_within_its_budget_stays() -> None:
     assert slow_acks(leader, 6000, "c", "b") == []
 
 
+def test_one_that_has_stopped_is_not_called_slow() -> None:
+    """It has the time that any member has which does not answer."""
+    leader = an_active("abc", ack_budget_ms=500, backup_timeout_ms=5000)
+    leader.write()
+    leader.acked_by("b")
+    assert proposed(leader, leader.after(4900)) == []
+    assert proposed(leader, leader.after(200)) == ["ab"]
+
+
 def test_the_last_member_beside_the_leader_stays_however_slow() -> None:
     leader = an_active("ab", ack_budget_ms=500)
     assert slow_acks(leader, 6000, "b") == []
