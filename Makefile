@@ -5,13 +5,6 @@ BIN := $(VENV)/bin
 export PYTHONPATH := src
 PYTEST := $(BIN)/python -m pytest
 
-# What needs no Spark runs in two processes, the rest in one: a session of Spark takes both cores.
-define SPARK_TESTS
-	$(PYTEST) tests/spark/unit tests/spark/sinks -n 2 --dist loadfile
-	$(PYTEST) tests/spark/connector tests/spark/pipeline tests/spark/examples tests/spark/cluster
-	$(PYTEST) tests/spark/crash
-endef
-
 .PHONY: help setup services build demo test check quick test-pure sim kill fuzz interop bench test-spark crash bench-spark bench-cluster docs clean
 
 help: ## this list
@@ -38,15 +31,8 @@ demo: setup ## orders over AMQP, Spark, three sinks, three brokers; everything k
 	@$(BIN)/python examples/demo
 	@$(BIN)/python examples/cluster
 
-test: setup services check ## everything: checks, unit, contract, simulation, interop, kill -9
-	$(PYTEST) tests/unit tests/contract tests/arch -n 2
-	TIDEMARK_PURE=1 $(PYTEST) tests/unit -n 2
-	$(PYTEST) tests/sim -n 2
-	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $${TIDEMARK_FUZZ_SECONDS:-60}
-	$(PYTEST) tests/interop tests/client -n 2 --dist loadfile
-	$(PYTEST) tests/system
-	$(PYTEST) bench/tests -n 2
-	$(SPARK_TESTS)
+test: setup services check ## everything: checks, unit, contract, simulation, interop, kill -9, Spark: STAGES="unit sim"
+	$(BIN)/python tools/test.py $(STAGES)
 
 check: setup ## ruff, mypy --strict, lint-imports
 	$(BIN)/ruff check src tests bench tools examples
@@ -76,7 +62,7 @@ bench: setup services ## speed, with the peers in the same run: ARGS="--quick --
 	$(BIN)/python -m bench.run $(ARGS)
 
 test-spark: setup services ## the connector, the sinks and the pipelines, with a real Spark
-	$(SPARK_TESTS)
+	$(BIN)/python tools/test.py sinks spark crash
 
 crash: setup services ## everything of a pipeline killed under load: KILLS=200 SEED=1
 	TIDEMARK_CRASH_KILLS=$(or $(KILLS),21) $(if $(SEED),TIDEMARK_CRASH_SEED=$(SEED)) $(PYTEST) tests/spark/crash -s
