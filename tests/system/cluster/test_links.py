@@ -159,6 +159,20 @@ async def test_messages_go_both_ways_on_the_link_that_they_belong_to() -> None:
 
 
 @in_loop
+async def test_what_is_complete_travels_with_what_is_sent_next_or_soon_and_only_the_newest() -> None:
+    async with sides() as make:
+        a, b = await linked(make)
+        for number in range(1, 4):
+            a.peers.tell("b", Completed(3, Ends(number, number)))
+        a.peers.ship("b", 3, Unit(Log.JOURNAL, 0, 1, 1, memoryview(b"x" * 8)))
+        await eventually(lambda: b.units)
+        assert [message for _, _, message in b.said("said")] == [Completed(3, Ends(3, 3))]
+
+        a.peers.tell("b", Completed(3, Ends(4, 4)))
+        await eventually(lambda: len(b.said("said")) == 2)
+
+
+@in_loop
 async def test_units_of_any_size_arrive_in_order_with_the_epoch_they_were_sent_in() -> None:
     async with sides() as make:
         a, b = await linked(make)
