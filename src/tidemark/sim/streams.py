@@ -809,6 +809,9 @@ class StreamRun:
             ms = self.now_ms - self.dice.choice((0, 200, 1000, 5000))
             when, after = f"time:{ms}", 0
             at = max((row.seq for row in model.versions if row.ms <= ms and row.seq <= boundary), default=0)
+        else:
+            at = self._whole_at(name, at)
+            after = min(after, at)
         kept_ms = model.arguments.get("x-stream-history", 0)
         assert isinstance(kept_ms, int)
         before = max((seq for ms, seq in self.clock if ms <= self.now_ms - kept_ms), default=0)
@@ -831,6 +834,15 @@ class StreamRun:
             got = self._read(snapshot)
         self._check_rows(f"{name} at {when} behind {after}", got, model.visible(at, after))
         self.count("looked back", at < model.last_seq)
+
+    def _whole_at(self, name: str, at: int) -> int:
+        """Where a snapshot at this sequence really is: before the batch, if the stream has rows of it behind `at`."""
+        for first, last in self.written:
+            if first <= at < last:
+                later = [row.seq for row in self.streams[name].versions if at < row.seq <= last]
+                if any(self.life.stream(name).holds(seq) for seq in later):
+                    return first - 1
+        return at
 
     def look_up(self) -> None:
         """Single keys."""

@@ -249,7 +249,7 @@ class StreamSession:
             raise PreconditionFailed(
                 reason=f"stream '{stream.name}' is at sequence {boundary}; it cannot be shown at {at}"
             )
-        at = self.streams.whole_at(at)
+        at = stream.whole_at(at)
         if not stream.can_show(at):
             raise HistoryGone(stream=stream.name, seq=at, oldest=stream.oldest_snapshot)
         return at

@@ -30,6 +30,7 @@ from tidemark.broker.streams.policy import StreamPolicy, check_stream_arguments,
 from tidemark.broker.streams.positions import Position
 from tidemark.broker.streams.retention import Keeper
 from tidemark.errors import LostBranch, NotImplementedHere, PreconditionFailed, StoreError, StreamReset
+from tidemark.model.records import batch_first
 from tidemark.model.wiring import QueueSpec
 
 if TYPE_CHECKING:
@@ -225,6 +226,13 @@ class Stream(StreamCore, Governed):
         if streams.follows and self.ends.buries and not self.policy.history_ms:
             return max(self.complete_from, self.ends.past, min(streams.exact_from, self.boundary))
         return max(self.complete_from, self.ends.past)
+
+    def whole_at(self, seq: int) -> int:
+        """`seq`, or the place before the batch whose rows here it stands between: no snapshot shows half of them."""
+        found = self.above(seq)
+        if found is None:
+            return seq
+        return min(seq, batch_first(self.arena.record(found[0])) - 1)
 
     def can_show(self, seq: int) -> bool:
         """Whether a snapshot at `seq` is exact: nothing that it would see was let go of."""

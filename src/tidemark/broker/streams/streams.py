@@ -32,7 +32,6 @@ from tidemark.broker.streams.room import Room
 from tidemark.broker.streams.state import Change, State
 from tidemark.errors import CorruptRecord, PreconditionFailed, StoreError
 from tidemark.model.arena import EVERYTHING
-from tidemark.model.records import batch_first
 
 if TYPE_CHECKING:
     from tidemark.broker.broker import Broker
@@ -112,17 +111,6 @@ class Streams:
     def shown_seq(self) -> int:
         """What can have been seen."""
         return min(self.broker.arena.shown_seq, self.broker.arena.next_seq - 1)
-
-    def whole_at(self, seq: int) -> int:
-        """`seq`, or the place before the batch that it is in the middle of: no snapshot shows half of one."""
-        streams = (each for _, each in self.broker.targets() if each.keeps and each is not self.state)
-        above = (stream.above(seq) for stream in streams)
-        nearest = min(
-            (found for found in above if found is not None), key=lambda found: found[1], default=None
-        )
-        if nearest is None:
-            return seq
-        return min(seq, batch_first(self.broker.arena.record(nearest[0])) - 1)
 
     def judge(
         self, history: bytes, seq: int, snapshot_end: int = 0, snapshot_start: int | None = None
