@@ -53,7 +53,6 @@ from tidemark.cluster.mode import (
     PeerSaid,
     PeerUp,
     ProposalFailed,
-    Propose,
     Quit,
     Reset,
     Rewind,
@@ -67,6 +66,7 @@ from tidemark.cluster.mode import (
     ViewChanged,
     Wake,
 )
+from tidemark.cluster.proposals import Proposals
 from tidemark.cluster.reign import Reign
 from tidemark.cluster.states import legal
 from tidemark.cluster.topology import Topology
@@ -89,8 +89,6 @@ HELLO_MS = 500
 """A hello that is not answered is said again."""
 REPEAT_MS = 1000
 """An acknowledgement is said again, in case the last one was lost."""
-RETRY_MS = 200
-"""A view that could not be written is proposed again."""
 OVERSLEPT_MS = 500
 """A tick that comes so much later than asked for means that this process stood still."""
 
@@ -153,13 +151,7 @@ class Replica:
         self._gone: set[Name] = set()
         self._heard = 0
         """The newest epoch that anybody has spoken of."""
-        self._histories: set[str] = set()
-        """Those that this life has proposed to write."""
-        self._undecided: list[View] = []
-        """Proposed, derived from the view that is known, and nobody knows whether they were written."""
-        self._open: tuple[View, int] | None = None
-        """The proposal whose answer is awaited, and since when."""
-        self._retry_at = 0
+        self._proposals = Proposals(config.lease_ms)
         # Following.
         self._source: Name | None = None
         self._linked = False
@@ -225,7 +217,7 @@ class Replica:
             case ViewChanged(view):
                 self._view_changed(view)
             case ProposalFailed(proposed):
-                self._proposal_failed(proposed)
+                self._proposals.failed(proposed, self._now)
             case MemberGone(member):
                 self._gone.add(member)
                 self._here.pop(member, None)
@@ -329,9 +321,7 @@ class Replica:
             )
             return
         self._view_gone = False
-        self._undecided = [one for one in self._undecided if one.revision >= view.revision]
-        if self._open is not None and self._open[0].revision < view.revision:
-            self._open = None
+        self._proposals.seen(view)
         self.view = view
         self._heard = max(self._heard, view.epoch)
         if known is None or (view.epoch, view.history) != (known.epoch, known.history):
@@ -339,7 +329,7 @@ class Replica:
         else:
             if self._reign is not None:
                 self._reign.now = self._now
-                self._reign.see(view, tuple(self._undecided))
+                self._reign.see(view, tuple(self._proposals.undecided))
                 for name, reader in self._readers.items():
                     if name not in view.ready:
                         self._reign.admit(name, reader.has, self._facts.durable)
@@ -362,7 +352,7 @@ class Replica:
         self._missing_since = self._now
         led, self._reign = self._reign is not None, None
         self._fenced = False
-        if view.leader == self.me and view.history in self._histories and not led:
+        if view.leader == self.me and view.history in self._proposals.histories and not led:
             self._take_the_lead(view)
             return
         if self.state is not State.JOINING:
@@ -386,20 +376,9 @@ class Replica:
 
     def _propose(self, view: View, why: str) -> None:
         """Ask for another view. Until its answer comes, or is overdue, there is no second question."""
-        if self._open is not None and self._now < self._open[1] + self._config.lease_ms:
-            return
-        if self._now < self._retry_at:
-            return
-        if self.view is None or view.epoch != self.view.epoch:
-            self._histories.add(view.history)
-        self._open = view, self._now
-        self._undecided.append(view)
-        self._out.append(Propose(view, why))
-
-    def _proposal_failed(self, proposed: View) -> None:
-        if self._open is not None and self._open[0] == proposed:
-            self._open = None
-            self._retry_at = self._now + RETRY_MS
+        propose = self._proposals.make(view, why, self.view, self._now)
+        if propose is not None:
+            self._out.append(propose)
 
     def _history(self) -> str:
         return self._entropy(16).hex()
@@ -694,7 +673,7 @@ class Replica:
             return peer not in view.ready
         if peer in view.ready:
             self._reign.unwanted[peer] = "its store is lost"
-        return peer not in view.ready and not any(peer in one.ready for one in self._undecided)
+        return peer not in view.ready and not self._proposals.name(peer)
 
     # Leading ---------------------------------------------------------------------------------------------------
 
@@ -703,13 +682,13 @@ class Replica:
         reign.now, reign.gone = self._now, self._gone
         own = self._facts.durable
         reign.linked(set(self._readers), self._reached_through_others())
-        reign.require(tuple(self._undecided))
+        reign.require(tuple(self._proposals.undecided))
         reign.progress.advance(own)
         wake = reign.review(own)
-        reign.require(tuple(self._undecided))
+        reign.require(tuple(self._proposals.undecided))
         self._fence(reign)
         if self._fenced:
-            again = max(self._retry_at, self._open[1] + self._config.lease_ms if self._open else 0)
+            again = self._proposals.again_at()
             return again if again > self._now else None
         self._completed = self._completed.most(reign.progress.complete)
         if self.state is State.RECOVERING and self._begun(reign):
@@ -765,12 +744,12 @@ class Replica:
             if self._closing is None and name not in late:
                 wanted = wanted.with_ready(name)
                 reasons.append(f"{name} holds all that is confirmed")
-        undecided = any(set(one.ready) - set(view.ready) for one in self._undecided)
-        if wanted != view or (undecided and self._open is None):
+        undecided = any(set(one.ready) - set(view.ready) for one in self._proposals.undecided)
+        if wanted != view or (undecided and not self._proposals.awaited):
             self._propose(wanted, "; ".join(reasons) or "to know which view holds")
-            reign.require(tuple(self._undecided))
+            reign.require(tuple(self._proposals.undecided))
         if wanted != view or undecided:
-            return max(self._retry_at, self._open[1] + self._config.lease_ms if self._open else 0)
+            return self._proposals.again_at()
         return None
 
     # Taking over -----------------------------------------------------------------------------------------------
@@ -800,8 +779,7 @@ class Replica:
             self._takeover_at = self._now + rank * self._config.takeover_stagger_ms
         if self._now >= self._takeover_at:
             self._propose(view.led_by(self.me, self._history()), lost)
-        overdue = self._open[1] + self._config.lease_ms if self._open else 0
-        return max(self._takeover_at, self._retry_at, overdue, self._now + 1)
+        return max(self._takeover_at, self._proposals.again_at(), self._now + 1)
 
     def _await_promotion(self) -> None:
         """Nobody takes the lead by itself: say what is waited for."""
@@ -822,7 +800,7 @@ class Replica:
         heirs = [name for name in heirs if name in self._here] or heirs
         self._explain(f"its store is lost: {heirs[0]} is to lead")
         self._propose(view.led_by(heirs[0], self._history()), "the store of the leader is lost")
-        return max(self._retry_at, self._open[1] + self._config.lease_ms if self._open else 0)
+        return self._proposals.again_at()
 
     def _why_lost(self, view: View) -> str | None:
         leader = view.leader
@@ -861,7 +839,7 @@ class Replica:
             self._explain(f"{first} founds the cluster")
             return None
         self._found("all members are here")
-        return max(self._retry_at, self._open[1] + self._config.lease_ms if self._open else 0)
+        return self._proposals.again_at()
 
     def _found(self, why: str) -> None:
         cluster = self._cluster or self._entropy(16).hex()
@@ -913,7 +891,7 @@ class Replica:
                 return Answer(
                     False, f"this store never belonged to the cluster; promote one of {', '.join(owners)}"
                 )
-            self._open, self._retry_at = None, 0
+            self._proposals.hurry()
             self._found("an operator asked for it")
             return Answer(True, f"{self.me} founds the cluster")
         if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
@@ -921,7 +899,7 @@ class Replica:
                 False,
                 f"{self.me} is {self.state} and may lack what was confirmed; ready: {', '.join(view.ready)}",
             )
-        self._retry_at = 0
+        self._proposals.hurry(anew=False)
         self._propose(view.led_by(self.me, self._history()), "an operator asked for it")
         return Answer(True, f"{self.me} takes over from {view.leader}")
 
@@ -942,7 +920,7 @@ class Replica:
         heir = to or heirs[0]
         # The heir sees that it leads by a view that it did not propose, and takes an epoch of its own.
         view = reign.view.led_by(heir, self._history())
-        self._open, self._retry_at = None, 0
+        self._proposals.hurry()
         self._propose(replace(view, ready=(*view.ready, self.me)), "an operator asked for it")
         return Answer(True, f"{heir} takes over from {self.me}")
 
@@ -953,7 +931,7 @@ class Replica:
         self._readers.clear()
         self._parked.clear()
         self._reign, self._fenced = None, False
-        self._histories.discard(view.history)
+        self._proposals.histories.discard(view.history)
         self._become(State.JOINING, "it was demoted")
         self._out.append(Follow(None))
         self._kept, self._reported = None, Ends()

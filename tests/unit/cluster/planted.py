@@ -11,6 +11,7 @@ import pytest
 from tidemark.cluster import divergence, replica
 from tidemark.cluster.mode import State
 from tidemark.cluster.progress import Progress
+from tidemark.cluster.proposals import Proposals
 from tidemark.cluster.reign import Reign
 from tidemark.cluster.replica import Replica
 from tidemark.model.peers import Ends, Hello, Name, Offer, View
@@ -52,13 +53,13 @@ def does_not_guard(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_a_proposal_without_an_answer(patch: pytest.MonkeyPatch) -> None:
     """A view that could not be written, as far as one knows, is taken for not written."""
-    failed = Replica._proposal_failed
+    failed = Proposals.failed
 
-    def forget(self: Replica, proposed: View) -> None:
-        failed(self, proposed)
-        self._undecided = [one for one in self._undecided if one != proposed]
+    def forget(self: Proposals, proposed: View, now: int) -> None:
+        failed(self, proposed, now)
+        self.undecided = [one for one in self.undecided if one != proposed]
 
-    patch.setattr(Replica, "_proposal_failed", forget)
+    patch.setattr(Proposals, "failed", forget)
 
 
 def goes_on_before_the_view_is_written(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +114,7 @@ def leads_on_in_the_epoch_of_its_last_life(patch: pytest.MonkeyPatch) -> None:
 
     def init(self: Replica, *how: Any) -> None:
         begin(self, *how)
-        self._histories = Everything()
+        self._proposals.histories = Everything()
 
     patch.setattr(Replica, "__init__", init)
 

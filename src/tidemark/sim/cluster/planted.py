@@ -102,7 +102,7 @@ def leads_on_after_a_restart(set_: Set) -> None:
 
     def new_epoch(self: Replica, view: View, before: View | None) -> None:
         if view.leader == self.me and before is None and self._whole:
-            self._histories.add(view.history)
+            self._proposals.histories.add(view.history)
         honest(self, view, before)
 
     set_(Replica, "_new_epoch", new_epoch)
