@@ -3,7 +3,7 @@
 # Without root nothing is installed: tests that need one skip on a laptop and fail in CI.
 #     tools/services.sh               all of them
 #     tools/services.sh etcd-server   these only
-known="rabbitmq-server:/usr/sbin/rabbitmq-server redis-server:redis-server npm:npm etcd-server:etcd"
+known="rabbitmq-server:/usr/sbin/rabbitmq-server redis-server:redis-server npm:npm etcd-server:etcd chromium:chromium"
 need=""
 for pair in $known; do
     package=${pair%%:*} program=${pair#*:}
