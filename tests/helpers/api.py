@@ -42,6 +42,10 @@ class Api:
         assert answer.status_code == 200, (path, answer.status_code, answer.text)
         return answer.json()
 
+    def cookie(self, token: str) -> dict[str, str]:
+        """The header by which a browser shows it."""
+        return {"Cookie": f"tidemark-{self.address.port}={token}"}
+
     def as_(self, login: tuple[str, str] | None, **options: Any) -> Api:
         return Api(self.address, login, **options)
 

@@ -89,7 +89,7 @@ def test_without_credentials_every_endpoint_is_401(api: Api, entry: Entry) -> No
 def test_with_a_token_that_is_none_every_endpoint_is_401(api: Api, entry: Entry) -> None:
     for headers in (
         {"Authorization": "Bearer " + "x" * 43},
-        {"Cookie": "tidemark=" + "x" * 43, "X-Tidemark": "1"},
+        {**api.cookie("x" * 43), "X-Tidemark": "1"},
     ):
         assert ask(api.anonymous, entry, headers=headers).status_code == 401
 
@@ -140,7 +140,7 @@ def test_an_administrator_can_change_what_the_others_could_not(api: Api) -> None
 
 @pytest.mark.parametrize("entry", CHANGING, ids=identity)
 def test_no_change_is_made_with_the_cookie_alone(api: Api, entry: Entry) -> None:
-    headers = {"Cookie": f"tidemark={token(api)}"}
+    headers = api.cookie(token(api))
     before = declared(api)
     answer = ask(api.anonymous, entry, headers=headers)
     assert answer.status_code == 403, answer.text
@@ -149,7 +149,7 @@ def test_no_change_is_made_with_the_cookie_alone(api: Api, entry: Entry) -> None
 
 @pytest.mark.parametrize("entry", CHANGING, ids=identity)
 def test_no_change_is_made_for_another_site(api: Api, entry: Entry) -> None:
-    cookie = {"Cookie": f"tidemark={token(api)}", "X-Tidemark": "1"}
+    cookie = {**api.cookie(token(api)), "X-Tidemark": "1"}
     elsewhere = {"Origin": "https://evil.example"}
     assert ask(api, entry, headers=elsewhere).status_code == 403
     assert ask(api.anonymous, entry, headers=cookie | elsewhere).status_code == 403

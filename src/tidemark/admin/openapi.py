@@ -52,7 +52,7 @@ def document(entries: Sequence[Entry]) -> dict[str, Any]:
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},
                 "token": {"type": "http", "scheme": "bearer"},
-                "cookie": {"type": "apiKey", "in": "cookie", "name": "tidemark"},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": "tidemark-PORT"},
             },
         },
     }

@@ -32,7 +32,14 @@ from tidemark.runtime.server import Server
 
 LADDER = ("management", "policymaker", "monitoring", "administrator")
 """Tags that open the API. `management` sees its own virtual hosts, `monitoring` all, `administrator` changes users."""
-COOKIE = "tidemark"
+
+
+def cookie_name(request: Request) -> str:
+    """Cookies are sent to all ports of a host, and every broker there has tokens of its own."""
+    server = request.scope.get("server")
+    return f"tidemark-{server[1]}" if server else "tidemark"
+
+
 GUARD = "x-tidemark"
 """The header that a page of ours adds and another site cannot."""
 REASONS = {
@@ -202,7 +209,7 @@ def presented(request: Request) -> Presented:
             pass
         case _:
             raise Refused(401, "not_authorised", "Login failed")
-    if token := request.cookies.get(COOKIE):
+    if token := request.cookies.get(cookie_name(request)):
         return Presented("cookie", token=token)
     return Presented("nobody")
 

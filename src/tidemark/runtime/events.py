@@ -77,6 +77,7 @@ EVENTS: dict[str, str] = {
     "lease lost": "TM-4025",
     "watch behind compaction": "TM-4026",
     "membership failed": "TM-4027",
+    "logs cut back": "TM-4028",
     # What should not happen
     "unexpected": "TM-9001",
     "unexpected exception": "TM-9002",

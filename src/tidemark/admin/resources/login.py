@@ -6,7 +6,15 @@ from starlette.responses import JSONResponse, Response
 
 from tidemark.admin.answers import Refused, body, field
 from tidemark.admin.routing import COUNT, TAGS, TEXT, Entry, an_object
-from tidemark.admin.visit import COOKIE, REASONS, Call, check_origin, checked_password, presented, reaches
+from tidemark.admin.visit import (
+    REASONS,
+    Call,
+    check_origin,
+    checked_password,
+    cookie_name,
+    presented,
+    reaches,
+)
 
 
 async def login(call: Call) -> Response:
@@ -23,7 +31,7 @@ async def login(call: Call) -> Response:
         {"name": spec.name, "tags": list(spec.tags), "token": token, "expires_ms": made.until_ms}
     )
     answer.set_cookie(
-        COOKIE,
+        cookie_name(call.request),
         token,
         max_age=(made.until_ms - now_ms) // 1000,
         path="/",
@@ -45,7 +53,11 @@ async def logout(call: Call) -> Response:
         call.tokens.end(found.token)
     answer = Response(status_code=204)
     answer.delete_cookie(
-        COOKIE, path="/", secure=call.request.url.scheme == "https", httponly=True, samesite="strict"
+        cookie_name(call.request),
+        path="/",
+        secure=call.request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
     )
     return answer
 
