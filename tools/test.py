@@ -44,10 +44,14 @@ class Stage:
         return " ".join([*head, *command])
 
 
+TWINS = ("broker", "frontend", "member", "model", "node", "runtime", "store", "wire")
+"""Parts with compiled modules, or that stand on them."""
 FUZZ_S = os.environ.get("TIDEMARK_FUZZ_SECONDS", "60")
 STAGES = (
     Stage("unit", (*PYTEST, "tests/unit", "tests/contract", "tests/arch", *TWO), "machines, and all that implement an interface"),
     Stage("interop", (*PYTEST, "tests/interop", "tests/client", *FILES), "ordinary clients, and ours"),
+    Stage("security", (*PYTEST, "tests/security", *FILES), "every endpoint, by whom it must not be used"),
+    Stage("web", (*PYTEST, "tests/web"), "the page, in a real browser"),
     Stage("system", (*PYTEST, "tests/system", *FILES), "real processes, killed, frozen and cut off"),
     Stage("sinks", (*PYTEST, "tests/spark/unit", "tests/spark/sinks", *FILES), "the connector without Spark; sinks"),
     Stage(
@@ -58,7 +62,11 @@ STAGES = (
     Stage("crash", (*PYTEST, "tests/spark/crash"), "pipelines whose processes are killed"),
     Stage("sim", (*PYTEST, "tests/sim", *TWO, *BEHIND), "stores, nodes and clusters on virtual time", behind=True),
     Stage(
-        "pure", (*PYTEST, "tests/unit", *BEHIND), "the plain Python twins", behind=True, variables={"TIDEMARK_PURE": "1"}
+        "pure",
+        (*PYTEST, *(f"tests/unit/{each}" for each in TWINS), *TWO, *BEHIND),
+        "the plain Python twins",
+        behind=True,
+        variables={"TIDEMARK_PURE": "1"},
     ),
     Stage("fuzz", (PYTHON, "tests/fuzz/fuzz_wire.py", "--seconds", FUZZ_S), "the parsers", behind=True),
     Stage("bench", (*PYTEST, "bench/tests", *BEHIND), "the benchmarks' own tests", behind=True),
