@@ -12,7 +12,8 @@ messages pass: they keep the joined values and are told when these change (`Queu
 
 A pattern is a regular expression of Python's `re`, searched for in the name. One whose search may take more than
 the square of the name's length is searched for by `regex`, which stops after `SEARCH_S`; a name on which that
-happens counts as not matching. Names have 255 bytes at most, so nothing here can hold up the broker.
+happens counts as not matching. When a pass over all names takes too long (`PASS_S`), that is much less for the rest of
+them. Names have 255 bytes at most, so nothing here can hold up the broker for long.
 
 Invariant: what applies depends on the policies and on the object alone, not on the order in which they came.
 """
@@ -23,6 +24,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from time import thread_time
 from typing import Any, TypeVar
 
 import regex
@@ -38,10 +40,17 @@ COUNTED_MAX = 10_000
 """How often a pattern may repeat a part, repeats within repeats multiplied: preparing it takes as much memory."""
 SEARCH_S = 0.02
 """Longest that a search for a pattern in one name may take."""
-SLOW_MAX = 5
-"""How many searches of one pass over all names may take longer, before the pattern is not searched for any more."""
+PASS_S = 0.1
+NAME_S = 50e-6
+"""How long all searches of one pass over all names may take: so long, and so much more for each name."""
+HURRIED_S = 0.0002
+"""Longest that a search may take in a pass that took longer: enough for any name that is not made to be hard."""
 PROBED_MAX = 1000
 """How many names a new pattern is tried on before it is taken."""
+KNOWN_MAX = 10_000
+"""How many names a pattern that may take long remembers."""
+JOINED_MAX = 4096
+"""How many different declarations are remembered with what they come to under one policy."""
 
 CLASSIC, QUORUM, STREAM, EXCHANGE = "classic", "quorum", "stream", "exchange"
 QUEUES = frozenset({CLASSIC, QUORUM, STREAM})
@@ -79,6 +88,12 @@ class Key:
     """An operator policy may have it."""
     unfit: frozenset[str] = frozenset()
     """Kinds of queues that a policy with this key does not apply to."""
+    endless: bool = False
+    """0 is no limit at all: the largest of all values."""
+
+    def size(self, value: Any) -> float:
+        """By which of several checked values the smallest is found."""
+        return math.inf if self.endless and not value else float(value)
 
 
 def _whole(least: int) -> Callable[[Any], int]:
@@ -147,7 +162,7 @@ KEYS: dict[str, Key] = {
         ),
         Key("dead-letter-routing-key", _text, "dead letter routing key", "dead_letter_key", unfit=_NO_STREAM),
         Key("delivery-limit", _COUNT, "delivery limit", "delivery_limit", True, True, _QUORUM_ONLY),
-        Key("consumer-timeout", _COUNT, "consumer timeout", "consumer_timeout_ms", True, True),
+        Key("consumer-timeout", _COUNT, "consumer timeout", "consumer_timeout_ms", True, True, endless=True),
         Key("alternate-exchange", _text, "alternate exchange name"),
         # Of streams
         Key("max-age", _age, "max age", "age_ms_max", True, unfit=_STREAM_ONLY),
@@ -312,6 +327,8 @@ def shown(value: Any) -> str:
 _QUANTIFIERS = re.compile(r"[*+?{]")
 _REPEATED_GROUP = re.compile(r"\)[*+?{]")
 _REFERENCE = re.compile(r"\\[1-9]|\(\?P=|\(\?\(")
+_NO_COUNT = re.compile(r"\\.|\{(?![0-9]*,?[0-9]*\})", re.DOTALL)
+"""A brace that begins no count, or anything behind a backslash."""
 
 
 def is_quick(pattern: str) -> bool:
@@ -325,6 +342,11 @@ def is_quick(pattern: str) -> bool:
     )
 
 
+def _literal(found: re.Match[str]) -> str:
+    """To `re` such a brace is a brace; to `regex` it would ask for names that are nearly alike."""
+    return r"\{" if found[0] == "{" else found[0]
+
+
 _Search = Callable[[str], object]
 
 
@@ -333,29 +355,60 @@ class Pattern:
 
     def __init__(self, pattern: str) -> None:
         """Raises PreconditionFailed when it is none, or one that takes too much memory."""
-        counted = math.prod(max(1, *map(int, filter(None, bounds))) for bounds in _COUNTED.findall(pattern))
+        counted = math.prod(max((1, *map(int, filter(None, bounds)))) for bounds in _COUNTED.findall(pattern))
         if counted > COUNTED_MAX:
             raise invalid(
                 f"pattern should repeat a part at most {COUNTED_MAX} times, this one does {counted} times"
             )
         try:
-            re.compile(pattern)
-            self._bounded = regex.compile(pattern)
+            plain = re.compile(pattern)
+            self._bounded = regex.compile(_NO_COUNT.sub(_literal, pattern))
         except (re.error, regex.error, RecursionError, OverflowError, ValueError) as problem:
             raise invalid(f"pattern should be regular expression but is invalid: {problem}") from None
         self.slow = 0
         """How many searches were given up in this pass."""
-        self.search: _Search = re.compile(pattern).search if is_quick(pattern) else self._search_a_while
+        self._known: dict[str, bool] = {}
+        """What was found out about names: a later pass over them must not come to something else."""
+        self._searched = 0
+        self._spent_s = 0.0
+        self.search: _Search = plain.search if is_quick(pattern) else self._search_a_while
         """True of a name that has it."""
 
     def _search_a_while(self, name: str) -> bool:
-        if self.slow >= SLOW_MAX:
-            return False
-        try:
-            return self._bounded.search(name, timeout=SEARCH_S) is not None
-        except TimeoutError:
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        hurried = self._spent_s > PASS_S + NAME_S * self._searched
+        self._searched += 1
+        found = self._search_within(HURRIED_S if hurried else SEARCH_S, name)
+        if found is None:
             self.slow += 1
-            return False
+            found = False
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[name] = found
+        return found
+
+    def _search_within(self, limit_s: float, name: str) -> bool | None:
+        """Whether the name has it; None: that takes longer."""
+        for _ in range(2):
+            began_s = thread_time()
+            try:
+                return self._bounded.search(name, timeout=limit_s) is not None
+            except TimeoutError:
+                if thread_time() - began_s > limit_s / 2:
+                    break
+                # The clock of `regex` is that of all threads: it was others that took so long.
+            finally:
+                self._spent_s += thread_time() - began_s
+        return None
+
+    def rest(self) -> bool:
+        """A pass has ended. True: some searches were given up in it."""
+        was_slow = self.slow > 0
+        self.slow = self._searched = 0
+        self._spent_s = 0.0
+        return was_slow
 
 
 # Which ones apply -------------------------------------------------------------------------------------------
@@ -393,8 +446,10 @@ class Applied:
                 if key.fact is None or not hasattr(declared, key.fact) or (name in given and not key.least):
                     continue
                 argument = getattr(declared, key.fact) if name in given else None
-                facts[key.fact] = value if argument is None else min(argument, value)
+                facts[key.fact] = value if argument is None else min(argument, value, key=key.size)
             known = replace(declared, **facts)
+            if len(self._joined) >= JOINED_MAX:
+                self._joined.clear()
             self._joined[id(declared), given] = declared, known
         return known
 
@@ -419,8 +474,9 @@ def merged(definition: Arguments, operator: Arguments) -> Arguments:
     both = {**definition, **operator}
     for name in definition.keys() & operator.keys():
         if name in KEYS and KEYS[name].least:
+            key = KEYS[name]
             usable = [value for value in (definition[name], operator[name]) if _valid({name: value})]
-            both[name] = min(usable, key=KEYS[name].check, default=operator[name])
+            both[name] = min(usable, key=lambda value: key.size(key.check(value)), default=operator[name])
     return both
 
 
@@ -547,9 +603,8 @@ class Rules:
         """A pass over names has ended: patterns that were given up in it get another chance in the next."""
         for table in self._tables:
             for rule in table.rules.values():
-                if rule.pattern is not None and rule.pattern.slow:
+                if rule.pattern is not None and rule.pattern.rest():
                     self.slow[rule.spec.name] = None
-                    rule.pattern.slow = 0
 
 
 @dataclass(frozen=True, slots=True)

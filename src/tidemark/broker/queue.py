@@ -39,7 +39,7 @@ SLICE = 256
 EVICT_AT_ONCE = 16_384
 """How many messages that were here already go in one turn when there are too many (a policy may have become
 stricter); the rest follows in the next turns."""
-BURY_AT_ONCE = 1024
+BURY_AT_ONCE = 256
 """The same where they become dead letters."""
 
 
@@ -252,15 +252,16 @@ class Queue(QueueCore, Governed):
             left = EVICT_AT_ONCE if policy.dead_letter_exchange is None else BURY_AT_ONCE
         left += self.published - self._published_before
         while left > 0 and policy.length_max is not None and self.ready > policy.length_max:
-            left -= self._evict(min(self.ready - policy.length_max, SLICE, left))
+            left -= self._evict(min(self.ready - policy.length_max, SLICE, left), NEVER)
         while left > 0 and policy.length_bytes_max is not None and self.ready_bytes > policy.length_bytes_max:
-            left -= self._evict(1)
+            left -= self._evict(min(SLICE, left), self.ready_bytes - policy.length_bytes_max)
         self._left, self._left_turn, self._published_before = left, turn, self.published
         if self.overflows(0, 0):
             self.broker.wakes.add(self, self.broker.now_ms)
 
-    def _evict(self, count: int) -> int:
-        taken = self.take(count, NEVER, hidden=True)
+    def _evict(self, count: int, size: int) -> int:
+        """Drop up to `count` messages, no more than are needed to be rid of `size` bytes. Returns how many."""
+        taken = self.take(count, size, hidden=True)
         assert taken is not None
         self.evicted += len(taken)
         self.discard(_places(taken), Reason.EVICTED)

@@ -228,7 +228,7 @@ class Rates:
     def sample(self) -> bool:
         """Once a second. True: more queues have changed than one slice; call `go_on` soon, until it says False."""
         now_ms = self._now_ms()
-        more = self._read_changed(SLICE, now_ms)
+        more = self._read_some()
         self._count_bytes()
         self._read_exchanges(now_ms)
         self._read_watched(now_ms)
@@ -242,21 +242,24 @@ class Rates:
 
     def go_on(self) -> bool:
         """The next slice of queues that have changed. True: there are more."""
-        return self._read_changed(SLICE, self._now_ms())
+        changed, now_ms = self._broker.changed, self._now_ms()
+        for _ in range(min(SLICE, len(changed))):
+            self._read(changed.pop(), now_ms)
+        return bool(changed)
 
     async def catch_up(self) -> None:
         """Read every queue that has changed, so that totals are exact."""
-        while self._read_changed(SLICE, self._now_ms()):
+        more = self._read_some()
+        while more:
             await asyncio.sleep(0)
+            more = self.go_on()
 
-    def _read_changed(self, most: int, now_ms: int) -> bool:
-        changed = self._broker.changed
+    def _read_some(self) -> bool:
+        """The first slice of queues that have changed. True: there are more."""
         if self._broker.dirty and not self._node.serving:
             # Nobody deals anything out here, so nobody looks at them.
-            changed.update(self._broker.dirty)
-        for _ in range(min(most, len(changed))):
-            self._read(changed.pop(), now_ms)
-        return bool(changed)
+            self._broker.changed.update(self._broker.dirty)
+        return self.go_on()
 
     def _read(self, queue: Any, now_ms: int) -> None:
         last = self._last.get(queue, _NOTHING)
@@ -275,7 +278,8 @@ class Rates:
                     alike[i] += new - old
             self._last[queue] = values
         if queue.deleted:
-            self._last.pop(queue, None)
+            if not queue.is_dirty:  # else it comes once more, and must not count again
+                self._last.pop(queue, None)
             self._forget(queue)
         elif values != last or queue in self._queues:
             series = self._queues.get(queue)
@@ -317,11 +321,11 @@ class Rates:
         known = self._bytes
         for front_end in self._node.front_ends:
             now = front_end.bytes_in, front_end.bytes_out
-            before = known.get(front_end)
+            before = known.get(front_end, (0, 0))
             if now != before:
                 known[front_end] = now
-                self._bytes_in += now[0] - (before[0] if before else 0)
-                self._bytes_out += now[1] - (before[1] if before else 0)
+                self._bytes_in += now[0] - before[0]
+                self._bytes_out += now[1] - before[1]
 
     def disconnected(self, front_end: FrontEnd) -> None:
         """Its socket is gone: what it sent and got since it was looked at counts, too."""
@@ -347,8 +351,9 @@ class Rates:
         here = {exchange for vhost in self._broker.vhosts.values() for exchange in vhost.exchanges.values()}
         for exchange in [each for each in self._exchanges if each not in here]:
             del self._exchanges[exchange]
-        for name in [name for name in self._by_vhost if name not in self._broker.vhosts]:
-            del self._by_vhost[name], self._vhosts[name]
+        if not self._broker.changed:  # else some of their queues may not have been read for the last time
+            for name in [name for name in self._by_vhost if name not in self._broker.vhosts]:
+                del self._by_vhost[name], self._vhosts[name]
 
     def _total_values(self) -> list[int]:
         counts = self._broker.counts
@@ -374,7 +379,7 @@ class Rates:
 
     def totals(self, vhost: str | None = None) -> Totals:
         """What there is now, in the broker or in one virtual host."""
-        self._read_changed(SLICE, self._now_ms())
+        self._read_some()
         if vhost is None:
             sums, queues = self._sums, len(self._broker.queues)
         else:
@@ -485,10 +490,10 @@ class Rates:
         """Names, values of now and series of something."""
         match kind:
             case "overview":
-                self._read_changed(SLICE, self._now_ms())
+                self._read_some()
                 return TOTAL, tuple(self._total_values()), self._total
             case "vhost":
-                self._read_changed(SLICE, self._now_ms())
+                self._read_some()
                 sums = self._by_vhost.get(key)
                 return QUEUE, _NOTHING if sums is None else tuple(sums), self._vhosts.get(key)
             case "queue":

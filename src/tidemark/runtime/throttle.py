@@ -9,7 +9,8 @@ three times:
                                   user has logged in are let through, so that nobody can lock it out
 
 Behind the number that is free each further failure doubles the wait, from a second up to a bound. After ten quiet
-minutes all is forgotten. A try that had to wait is not looked at and does not count.
+minutes all is forgotten. A try that had to wait is not looked at and does not count. What one address fails beyond its
+free number as one user counts for these two alone: a client that never stops trying must hold up nobody else.
 
 `Rate` is a bucket: so many a second, and as many at once as come in one. `Rates` has one for each address.
 
@@ -28,6 +29,8 @@ WIDER = 10
 KNOWN_MS = 24 * 3600_000
 """For how long an address counts as one from which a user logs in."""
 ENTRIES_MAX = 10_000
+USER_MAX = 256
+"""Characters of a name that are remembered: no user has a longer one, but somebody may try."""
 
 Key = tuple[Literal["pair", "address", "user"], str, str]
 
@@ -62,7 +65,7 @@ class Throttle:
         if not self._free:
             return 0
         waits = [self._until_ms(key, now_ms) - now_ms for key in self._keys(host, user, now_ms)]
-        failures = self._failures.get(("pair", host, user))
+        failures = self._failures.get(_keys(host, user)[0])
         if guesses and guesses + (failures.count if failures else 0) >= self._free:
             waits.append(1000)
         return max(0, *waits) / 1000
@@ -75,16 +78,19 @@ class Throttle:
             free = self._free if key[0] == "pair" else WIDER * self._free
             found = self._entry(key, now_ms)
             found.count += 1
+            alone = key[0] == "pair" and found.count > free
             found.last_ms = now_ms
             if found.count >= free:
                 # The exponent is bounded so that the number is not a long one.
                 wait_ms = 1000 << min(found.count - free, 20)
                 found.until_ms = now_ms + min(wait_ms, self._wait_ms_max)
+            if alone:
+                return
 
     def passed(self, host: str, user: str, now_ms: int) -> None:
         """A login went well. What this address has done as somebody else is not forgotten for it."""
         if self._free:
-            self._failures.pop(("pair", host, user), None)
+            self._failures.pop(_keys(host, user)[0], None)
             self._known[host, user] = now_ms
             self._known.move_to_end((host, user))
             if len(self._known) > ENTRIES_MAX:
@@ -114,6 +120,7 @@ class Throttle:
 
 
 def _keys(host: str, user: str) -> list[Key]:
+    user = user[:USER_MAX]
     return [("pair", host, user), ("address", host, ""), ("user", "", user)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from unit.broker.channel import TestChannel, a_channel
 from tidemark.broker.arguments import Overflow
 from tidemark.broker.broker import Broker
 from tidemark.broker.definitions import export, import_definitions
-from tidemark.broker.policies import KEYS, Pattern, is_quick
+from tidemark.broker.policies import JOINED_MAX, KEYS, Pattern, is_quick
 from tidemark.broker.queue import EVICT_AT_ONCE
 from tidemark.broker.streams.stream import Stream
 from tidemark.errors import NotFound, PreconditionFailed
@@ -189,6 +190,27 @@ def test_an_operator_policy_makes_limits_smaller_and_never_larger() -> None:
     assert queue.effective_policy_definition == {}
 
 
+def test_a_consumer_timeout_of_0_is_for_ever_and_so_no_way_round_an_operator_policy() -> None:
+    broker = a_broker()
+    own, other = declare(broker, "own", consumer_timeout=0), declare(broker, "other")
+    put(broker, "o", operator=True, consumer_timeout=60_000)
+    put(broker, consumer_timeout=0)
+    assert (broker.timeout_ms(own), broker.timeout_ms(other)) == (60_000, 60_000)
+    assert other.effective_policy_definition == {"consumer-timeout": 60_000}
+    broker.delete_policy("/", "o", operator=True)
+    assert (broker.timeout_ms(own), broker.timeout_ms(other)) == (0, 0)
+
+
+def test_what_is_remembered_of_different_declarations_is_bounded() -> None:
+    broker = a_broker()
+    put(broker, max_length=10)
+    session = a_session(broker)
+    for length in range(JOINED_MAX + 10):
+        session.declare_queue("q", arguments={"x-max-length": length})
+        session.delete_queue("q")
+    assert len(broker.vhosts["/"].rules.applied("classic", "q")._joined) <= JOINED_MAX
+
+
 def test_an_operator_policy_may_say_limits_only() -> None:
     broker = a_broker()
     with pytest.raises(
@@ -245,6 +267,20 @@ def test_a_very_long_queue_that_must_become_short_does_so_over_several_turns(cha
         channel.turn()
     assert queue.ready == 10
     assert channel.broker.next_wake_ms() > channel.broker.now_ms
+
+
+def test_what_is_too_much_in_bytes_goes_in_slices_and_never_more_than_must(channel: TestChannel) -> None:
+    queue = declare(channel.broker)
+    channel.publish("q", *(b"x" * (n % 7) for n in range(2000)), delivery_mode=2)
+    channel.turn()
+    written = len(channel.settled())
+    put(channel.broker, max_length_bytes=100)
+    channel.turn()
+    sizes = [n % 7 for n in range(2000)]
+    while sum(sizes) > 100:
+        del sizes[0]
+    assert (queue.ready, queue.ready_bytes) == (len(sizes), sum(sizes))
+    assert len(channel.settled()) - written <= 10
 
 
 def test_what_comes_is_never_more_than_what_goes_of_a_full_queue(channel: TestChannel) -> None:
@@ -576,6 +612,31 @@ def test_many_names_on_which_a_pattern_takes_too_long_cost_little() -> None:
     assert time.perf_counter() - started < 1
 
 
+def test_names_on_which_a_pattern_takes_too_long_take_it_from_no_other_name() -> None:
+    broker = a_broker()
+    put(broker, "dead", pattern="^q(b|b)*$", apply_to="queues", dead_letter_exchange="d")
+    put(broker, "over it", pattern="^q", apply_to="queues", priority=5, max_length=9)
+    for number in range(8):
+        declare(broker, "q" + "b" * 200 + f"{number}!")
+    queue = declare(broker, "qb")
+    broker.delete_policy("/", "over it")
+    assert queue.applied_policy == "dead"
+    again = a_broker(replaying=broker.image())
+    assert again.vhosts["/"].queues["qb"].applied_policy == "dead"
+
+
+def test_many_names_on_which_a_pattern_takes_nearly_too_long_cost_little() -> None:
+    broker = a_broker()
+    for number in range(500):
+        declare(broker, "ab" * 13 + str(number))
+    started = time.process_time()
+    with pytest.raises(PreconditionFailed, match="takes too long"):
+        put(broker, pattern="^(a|b|ab)*[xy]$", max_length=1)
+    broker.put(PolicySpec("/", "p", "^(a|b|ab)*[xy]$", "all", 0, {"max-length": 2}))
+    assert time.process_time() - started < 1
+    assert broker.slow_patterns() == [("/", "p")]
+
+
 @pytest.mark.parametrize(
     ("pattern", "quick"),
     [
@@ -595,6 +656,16 @@ def test_patterns_that_repeat_one_thing_are_left_to_python(pattern: str, quick: 
     Pattern(pattern).search("amq.gen-abc")
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [r"(?:foo){e<=3}x*", r"(a|b)+\{e}", r"(a)+\\{e}", "[{e}]+a*", "(a){2}b*", "(a){,2}b*{", "{}a*b*"],
+)
+def test_a_pattern_that_may_take_long_means_the_same_as_in_python(pattern: str) -> None:
+    for name in ("foo", "zzz", "foo{e<=3}xx", "ab{e}", "a\\{e}", "{", "aab", "aab{", "e", "{}"):
+        assert not is_quick(pattern)
+        assert bool(Pattern(pattern).search(name)) == bool(re.search(pattern, name)), name
+
+
 # Kept -------------------------------------------------------------------------------------------------
 
 
@@ -612,6 +683,13 @@ def test_policies_are_in_the_catalog_and_in_force_after_a_restart() -> None:
         assert (queue.applied_policy, queue.applied_operator_policy, queue.policy.length_max) == ("p", "o", 4)
         assert again.vhosts["/"].exchanges["x"].alternate == "a"
         assert again.image() == broker.image()
+
+
+@pytest.mark.parametrize("pattern", ["{}", "q{,}"])
+def test_a_count_without_numbers_is_no_reason_to_fail(pattern: str) -> None:
+    broker = a_broker()
+    put(broker, pattern=pattern, max_length=1)
+    assert a_broker(replaying=broker.image()).policies == broker.policies
 
 
 def test_policies_go_with_their_virtual_host() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from typing import Any
@@ -10,9 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.frontend.harness import PERSISTENT, Client
+from unit.frontend.stream.client import connected
+from unit.frontend.stream.test_following import MemberWorld
 from unit.node.world import NodeWorld
 
-from tidemark.model.wiring import QueueSpec, VhostSpec
+from tidemark.frontend.services import PeerInfo
+from tidemark.model.rows import Row
+from tidemark.model.wiring import PermissionSpec, QueueSpec, VhostSpec
 from tidemark.runtime import rates as rates_module
 from tidemark.runtime.histogram import Histogram, class_of
 from tidemark.runtime.rates import QUEUE, Rates, Series, Span, read_queue, span_of
@@ -23,6 +28,7 @@ from tidemark.wire.amqp091.methods import (
     BasicNack,
     BasicReject,
     ConfirmSelect,
+    QueueDeclare,
     QueueDelete,
     QueuePurge,
 )
@@ -154,6 +160,69 @@ def test_totals_stay_when_a_queue_goes_and_lengths_do_not(clocked: Clocked) -> N
     assert clocked.rates.details("queue", ("/", "q")) == {}
 
 
+def test_a_queue_that_is_read_between_its_end_and_the_turn_counts_once(clocked: Clocked) -> None:
+    clocked.publish(4)
+    clocked.pass_s(1)
+    queue = clocked.world.broker.vhosts["/"].queues["q"]
+    queue.touch()
+    clocked.world.broker.delete_queue(queue)
+    assert clocked.rates.totals().counts["publish"] == 4
+    clocked.pass_s(2)
+    assert clocked.rates.totals().counts["publish"] == 4
+    assert queue not in clocked.rates._last
+
+
+def test_a_virtual_host_that_is_made_again_has_nothing_of_queues_that_were_read_late(
+    clocked: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = clocked.world.broker
+    broker.put(VhostSpec("other"))
+    broker.put(PermissionSpec("guest", "other", ".*", ".*", ".*"))
+    session = broker.open_session("other", "guest", None, "test")
+    publishing: Any = session.publishing(None)  # type: ignore[arg-type]
+    for number in range(5):
+        session.declare_queue(f"q{number}", durable=True)
+        publishing.publish_one("", f"q{number}", bytes(2), b"x")
+    clocked.pass_s(1)
+    assert clocked.rates.totals("other").ready == 5
+    monkeypatch.setattr(rates_module, "SLICE", 2)
+    broker.delete_vhost("other")
+    clocked.world.now_ms += 61_000
+    more = clocked.rates.sample()
+    while more:
+        more = clocked.rates.go_on()
+    broker.put(VhostSpec("other"))
+    assert clocked.rates.totals("other").ready == 0
+
+
+def test_a_member_that_follows_catches_up_with_more_queues_than_a_slice(
+    clocked: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates_module, "SLICE", 2)
+    broker = clocked.world.broker
+    queues = [broker.create_queue(QueueSpec("/", f"q{number}", True))[0] for number in range(5)]
+    clocked.pass_s(3)
+    clocked.world.node.serving = False
+    for queue in queues:
+        queue.touch()
+    asyncio.run(asyncio.wait_for(clocked.rates.catch_up(), 10))
+
+
+def test_totals_of_a_member_that_follows_are_of_what_it_has() -> None:
+    leader, follower = MemberWorld("a"), MemberWorld("b")
+    leader.lead("aa" * 16)
+    rates = Rates(follower.node, lambda: follower.now_ms)
+    client = leader.open()
+    client.send(1, QueueDeclare(queue="q", durable=True))
+    for count in (3, 6):
+        client.publish(1, "q", b"1", b"2", b"3", properties=PERSISTENT)
+        leader.settle()
+        follower.adopt_from(leader)
+        follower.complete(leader.ends)
+        rates.sample()
+        assert rates.totals().ready == count
+
+
 def test_totals_are_the_sums_of_all_queues_whatever_happened(clocked: Clocked) -> None:
     client, world = clocked.client, clocked.world
     for name in ("a", "b", "c"):
@@ -227,6 +296,24 @@ def test_the_bytes_of_a_connection_that_is_gone_stay_in_the_total(clocked: Clock
     clocked.world.lose(other)
     clocked.pass_s(1)
     assert clocked.rates.bytes_in >= before
+
+
+def test_a_connection_that_had_said_nothing_when_it_was_sampled_is_not_kept_in_mind(clocked: Clocked) -> None:
+    opening = clocked.world.node.connect(PeerInfo("127.0.0.1", 1))
+    clocked.pass_s(1)  # another front end takes its place when it speaks, and nobody says so here
+    assert set(clocked.rates._bytes) == set(clocked.world.node.front_ends) - {opening}
+
+
+def test_a_stream_connection_is_a_publisher_from_its_first_batch_to_its_end(clocked: Clocked) -> None:
+    counts = clocked.world.broker.counts.stream
+    client = connected(clocked.world)
+    client.ask("declare", stream="s")
+    assert counts.publishers == 0
+    for key in (b"a", b"b"):
+        client.put("s", [Row(key=key, value=b"1")])
+    assert (counts.publishers, counts.received) == (1, 2)
+    clocked.world.node.disconnect(client.front_end)
+    assert counts.publishers == 0
 
 
 def test_a_connection_has_rates_from_when_somebody_looks(clocked: Clocked) -> None:

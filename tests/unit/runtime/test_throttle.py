@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.runtime.throttle import ENTRIES_MAX, FORGOTTEN_MS, KNOWN_MS, Rate, Rates, Throttle
+from tidemark.runtime.throttle import ENTRIES_MAX, FORGOTTEN_MS, KNOWN_MS, USER_MAX, Rate, Rates, Throttle
 
 NOW = 1_000_000
 
@@ -51,8 +51,19 @@ def test_a_user_that_is_tried_from_everywhere_can_still_log_in_from_where_it_did
         fail(throttle, 1, host=f"host {number}")
     assert throttle.wait_s("elsewhere", "u", NOW) > 0
     assert throttle.wait_s("home", "u", NOW) == 0
-    fail(throttle, 40, now_ms=NOW + KNOWN_MS)
+    for number in range(30):
+        fail(throttle, 1, host=f"host {number}", now_ms=NOW + KNOWN_MS)
     assert throttle.wait_s("home", "u", NOW + KNOWN_MS) > 0
+
+
+def test_one_address_that_never_stops_trying_one_user_holds_up_nobody_else() -> None:
+    throttle, now_ms = Throttle(failures_max=3, wait_s_max=5), NOW
+    for _ in range(200):
+        now_ms += int(1000 * throttle.wait_s("h", "u", now_ms))
+        throttle.failed("h", "u", now_ms)
+    assert throttle.wait_s("h", "u", now_ms) == 5
+    assert throttle.wait_s("elsewhere", "u", now_ms) == 0
+    assert throttle.wait_s("h", "other", now_ms) == 0
 
 
 def test_a_login_that_went_well_forgives_its_own_failures_but_not_those_of_the_address() -> None:
@@ -61,7 +72,8 @@ def test_a_login_that_went_well_forgives_its_own_failures_but_not_those_of_the_a
     throttle.passed("h", "u", NOW)
     fail(throttle, 1)
     assert throttle.wait_s("h", "u", NOW) == 0
-    fail(throttle, 20, user="x")
+    for number in range(20):
+        fail(throttle, 1, user=f"user {number}")
     throttle.passed("h", "u", NOW)
     assert throttle.wait_s("h", "u", NOW) > 0
 
@@ -112,6 +124,13 @@ def test_a_rate_lets_through_no_more_than_so_many_a_second_and_one_second_at_onc
         now += step
         taken += rate.take(now)
         assert taken <= per_s + (now - NOW) * per_s / 1000 + 1e-6
+
+
+def test_a_very_long_name_is_not_remembered_whole() -> None:
+    throttle = Throttle(failures_max=3)
+    fail(throttle, 3, user="u" * 100_000)
+    assert throttle.wait_s("h", "u" * 100_000, NOW) > 0
+    assert max(len(user) for _, _, user in throttle._failures) == USER_MAX
 
 
 def test_connections_are_bounded_of_each_address_and_in_all() -> None:

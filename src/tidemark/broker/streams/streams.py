@@ -261,6 +261,7 @@ class Streams:
         self.follows = True
         dirty = list(self.broker.dirty)
         self.broker.dirty.clear()
+        self.broker.changed.update(dirty)
         for target in dirty:
             target.is_dirty = False
         self._hear(seq)

@@ -53,6 +53,7 @@ class Requests:
         self._streams = StreamSession(session)
         self._snapshots: dict[int, Snapshot] = {}
         self._next_snapshot = 1
+        self._publishes = False
 
     def perform(self, request: int, header: dict[str, Any], payload: memoryview) -> None:
         """Do what a request asks.
@@ -92,6 +93,9 @@ class Requests:
         for snapshot in self._snapshots.values():
             snapshot.close()
         self._snapshots.clear()
+        if self._publishes:
+            self._publishes = False
+            self._session.counts.publishers -= 1
         self._session.close()
 
     # Streams ---------------------------------------------------------------------------------------
@@ -192,9 +196,12 @@ class Requests:
 
     def _store(self, batch: Batch) -> Committed:
         done = self._streams.commit(batch)
+        counts = self._session.counts
+        if not self._publishes:
+            self._publishes = True
+            counts.publishers += 1
         if not done.duplicate:
             rows = sum(each.rows.count for each in batch.operations if isinstance(each, Put))
-            counts = self._streams.session.counts
             counts.received += rows
             counts.routed += rows
         return done
