@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.api import Api
 from helpers.broker import BrokerProcess
 from hypothesis import given
 from hypothesis import strategies as st
@@ -241,10 +244,15 @@ def test_a_book_knows_what_it_has_seen(notes: list[tuple[int, int]]) -> None:
 def test_a_broker_that_dies_in_the_middle_is_exit_code_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import threading
-
     victim = BrokerProcess(tmp_path / "data").start()
-    killer = threading.Timer(1.0, victim.kill)
+
+    def kill_under_load() -> None:
+        api = Api(victim.admin)
+        while not api.get("/overview")["message_stats"].get("publish"):
+            time.sleep(0.05)
+        victim.kill()
+
+    killer = threading.Thread(target=kill_under_load)
     killer.start()
     try:
         assert main(["perf", "--url", victim.address.url(), "--seconds", "20"]) == 3
