@@ -162,6 +162,7 @@ class Node:
     def follow(self, now_ms: int) -> RecoveryReport:
         """Read the store and write nothing; `adopt` goes on from there. Raises StoreError as `start`."""
         self.safe = Ends()
+        self.catalog.follower = self.name
         self.arena.shown_seq = 0
         report = self._read(now_ms, open_history=False)
         self.broker.streams.exact_from = self.store.ends.journal
@@ -186,6 +187,7 @@ class Node:
         """Lead: a new history begins in both logs. Clients are served when all up to here is safe (`serve`)."""
         self.at(now_ms)
         self._restorer = None
+        self.catalog.follower = ""
         return self.store.take_over(history, now_ms)
 
     def complete(self, upto: Ends) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from tidemark.errors import DiskFailed, DiskFull, UnitRefused
+from tidemark.errors import DiskFailed, DiskFull, NotLeading, UnitRefused
 from tidemark.model import records
 from tidemark.store.files import StoreFiles
 from tidemark.store.frames import END, FRAME_BYTES, Survey, seal, walk
@@ -44,6 +44,8 @@ class CatalogLog:
         self.full = False
         """There is no room: a change could not be logged. It is tried again with the next flush."""
         self.failed: DiskFailed | None = None
+        self.follower = ""
+        """The name of the member, while another one writes this log: then nobody may append here."""
         self.torn: Torn | None = None
         self.damage: list[Damage] = []
         self.segments: list[Segment] = []
@@ -120,9 +122,15 @@ class CatalogLog:
     # Writing ---------------------------------------------------------------------------------
 
     def append(self, change: bytes, now_ms: int) -> int:
-        """Log one change (JSON). Returns its sequence; it is safe when `durable_seq` has reached it."""
+        """Log one change (JSON). Returns its sequence; it is safe when `durable_seq` has reached it.
+
+        Raises:
+            NotLeading: another member writes this log.
+        """
         if self.failed is not None:
             raise self.failed
+        if self.follower:
+            raise NotLeading(member=self.follower)
         self.last_seq += 1
         self._frame += records.encode_catalog(self.last_seq, now_ms, change)
         return self.last_seq

@@ -9,7 +9,9 @@ from unit.frontend.harness import PERSISTENT
 from unit.member.world import Group, Process
 
 from tidemark.cluster.mode import State
+from tidemark.errors import NotLeading
 from tidemark.model.peers import Log, Unit
+from tidemark.model.wiring import UserSpec
 from tidemark.wire.amqp091.methods import BasicAck, BasicGet, TxCommit, TxCommitOk, TxSelect
 
 
@@ -36,6 +38,19 @@ def test_what_is_confirmed_is_with_every_ready_member(group: Group) -> None:
         group.settle()
         assert [type(each) for each in client.read_all()] == [BasicAck]
     assert [process.queue("q").ready for process in group] == [2, 2, 2]
+
+
+def test_nothing_of_its_own_gets_into_the_wiring_of_a_member_that_follows(group: Group) -> None:
+    follower = group.followers[0]
+    end = follower.node.store.ends.catalog
+    with pytest.raises(NotLeading):
+        follower.node.broker.put(UserSpec("mallory", "", ()))
+    follower.node.turn(group.now_ms)
+    assert follower.node.store.ends.catalog == end
+    assert "mallory" not in follower.node.broker.access.users
+
+    group.fail_over()
+    group.leader.node.broker.put(UserSpec("alice", "", ()))
 
 
 def test_a_transaction_is_committed_when_all_have_it() -> None:
