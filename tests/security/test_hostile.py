@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -384,6 +385,47 @@ def test_a_body_that_keeps_coming_may_take_its_time(broker: BrokerProcess) -> No
             link.sendall(body[at : at + step])
             time.sleep(took_s / 18)
         assert link.recv(65536).split()[1] == b"200"
+
+
+@pytest.mark.slow
+def test_an_answer_that_nobody_reads_is_let_go_of_and_one_that_is_read_slowly_is_not(
+    broker: BrokerProcess, api: Api
+) -> None:
+    made = api("PUT", "/queues/%2F/unread", {})
+    assert made.status_code in (201, 204)
+    message = {"routing_key": "unread", "payload": "x" * (12 << 20)}
+    assert api("POST", "/exchanges/%2F/amq.default/publish", message).json() == {"routed": True}
+    body = b'{"count": 1, "ackmode": "ack_requeue_true"}'
+    request = (
+        b"POST /api/queues/%2F/unread/get HTTP/1.1\r\nHost: x\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+        b"Connection: close\r\nContent-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+    )
+    got: dict[str, int] = {}
+
+    def read(name: str, wait_s: float, pause_s: float) -> None:
+        with socket.socket() as link:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            link.connect((broker.admin.host, broker.admin.port))
+            link.sendall(request)
+            time.sleep(wait_s)
+            got[name] = 0
+            with contextlib.suppress(ConnectionResetError):
+                while part := link.recv(65536):
+                    got[name] += len(part)
+                    time.sleep(pause_s)
+
+    long_s = http.UNREAD_S + 4
+    pause_s = long_s / ((12 << 20) / 32768)
+    readers = [
+        threading.Thread(target=read, args=args) for args in (("late", long_s, 0.0), ("slowly", 0.0, pause_s))
+    ]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    api("DELETE", "/queues/%2F/unread")
+    assert got["slowly"] > 12 << 20
+    assert got["late"] < 12 << 20
 
 
 def test_every_closed_endpoint_is_among_those_that_are_looked_at() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from typing import Any
 
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from tidemark.errors import (
     LoginRefused,
     NotAllowed,
     NotFound,
+    NotLeading,
     PreconditionFailed,
     ResourceLocked,
     StoreError,
@@ -49,6 +51,9 @@ def translated(error: TidemarkError) -> Response:
             return refusal(401, "not_authorised", str(error))
         case PreconditionFailed() | NotAllowed() | ResourceLocked():
             return refusal(400, "bad_request", str(error))
+        case NotLeading():
+            # It is not known whether what was asked for was done: the member stopped leading while it waited for that.
+            return refusal(503, "not_leading", str(error))
         case StoreError():
             return refusal(503, "store_failed", str(error))
         case _:
@@ -101,11 +106,14 @@ def _text(value: str) -> str:
 
 
 async def body(request: Request) -> dict[str, Any]:
-    """The JSON object that came with the request; an empty body is an empty object.
+    """The JSON object that came with the request; an empty body is an empty object. It is read once.
 
     Raises:
         Refused: it is too large, no object, nested too deeply, or has text that is not Unicode.
     """
+    read: dict[str, Any] | None = getattr(request.state, "asked", None)
+    if read is not None:
+        return read
     size, parts = 0, []
     most = getattr(request.state, "body_bytes_max", BODY_BYTES_MAX)
     too_large = Refused(413, "bad_request", f"the body is over {most} bytes")
@@ -118,32 +126,50 @@ async def body(request: Request) -> dict[str, Any]:
             raise too_large
         parts.append(part)
     if not size:
+        request.state.asked = {}
         return {}
     try:
-        found = json.loads(b"".join(parts), parse_constant=_no_number)
+        text = b"".join(parts).decode("utf-8-sig")
+        found = read_json(text)
     except (ValueError, RecursionError):
         raise Refused(400, "bad_request", "the body is not JSON") from None
     if not isinstance(found, dict):
         raise Refused(400, "bad_request", "the body must be a JSON object")
     if _is_deeper(found, DEPTH_MAX):
         raise Refused(400, "bad_request", f"the body is nested more than {DEPTH_MAX} deep")
-    try:
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise Refused(400, "bad_request", "the body has half of a surrogate pair, which is no text") from None
+    if "\\ud" in text or "\\uD" in text:  # else there is none: what was decoded has only whole characters
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            words = "the body has half of a surrogate pair, which is no text"
+            raise Refused(400, "bad_request", words) from None
     request.state.asked = found
     return found
+
+
+def read_json(text: str | bytes) -> Any:
+    """JSON as its standard has it: nothing infinite, and no NaN, which could not be sent on. Raises ValueError, RecursionError."""
+    return json.loads(text, parse_constant=_no_number, parse_float=_finite)
 
 
 def _no_number(word: str) -> float:
     raise ValueError(f"{word} is not JSON")
 
 
-def _is_deeper(value: Any, depth: int) -> bool:
-    if not isinstance(value, dict | list):
-        return False
-    inner = value.values() if isinstance(value, dict) else value
-    return depth == 0 or any(_is_deeper(each, depth - 1) for each in inner)
+def _finite(digits: str) -> float:
+    found = float(digits)
+    if math.isinf(found):
+        raise ValueError(f"{digits[:20]} is larger than any number here")
+    return found
+
+
+def _is_deeper(value: dict[str, Any], depth: int) -> bool:
+    level: list[Any] = [value]
+    while level and depth >= 0:
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [each for many in inner for each in many if isinstance(each, dict | list)]
+        depth -= 1
+    return bool(level)
 
 
 def field(given: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:

@@ -26,6 +26,8 @@ ASKED_BYTES_MAX = 4096
 DEPTH_MAX = 6
 ITEMS_MAX = 50
 TEXT_MAX = 500
+PATH_MAX = 2000
+"""Longer than what names that there can be need; a request line may be much longer."""
 
 
 class Audit:
@@ -44,7 +46,14 @@ class Audit:
         shown = without_secrets(asked)
         if len(json.dumps(shown)) > ASKED_BYTES_MAX:
             shown = sorted(shown) if isinstance(shown, dict) else "(too long)"
-        facts = {"user": user, "peer": peer, "method": method, "path": path, "status": status, "login": by}
+        facts = {
+            "user": user[:TEXT_MAX],
+            "peer": peer,
+            "method": method,
+            "path": path[:PATH_MAX],
+            "status": status,
+            "login": by,
+        }
         self._log.info("administrative action", **facts)
         if self._config.audit:
             line = json.dumps({"at_ms": now_ms, **facts, "asked": shown}, ensure_ascii=True) + "\n"

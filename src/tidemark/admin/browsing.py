@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from tidemark.admin.answers import plain
+from tidemark.admin.answers import plain, read_json
 from tidemark.broker.streams.core import (
     FLAGS,
     KEY,
@@ -45,8 +44,9 @@ SIFT_ROWS = 1024
 COUNT_ROWS = 8192
 BYTES_MANY = 1 << 62
 BROWSE_S = 2.0
-ITEMS_AT_ONCE = 8
-"""How many messages are described before somebody looks at the clock."""
+PART_ROWS = 8
+FOUND_BYTES_MAX = 32 << 20
+"""When so much was found, a page ends."""
 OPEN_MAX = 64
 OPEN_S = 60.0
 REVISIONS_MAX = 200
@@ -123,6 +123,7 @@ async def forwards(
     """Up to `limit` rows behind `after`, and where to go on; None: there is nothing more."""
     stream, until = snapshot.stream, time.monotonic() + BROWSE_S
     found: list[Row] = []
+    size = 0
     while len(found) < limit:
         count = SIFT_ROWS if keys else min(limit - len(found), PAGE_ROWS)
         taken = snapshot.take(count, BYTES_MANY if keys else PAGE_BYTES, after=after)
@@ -134,8 +135,11 @@ async def forwards(
             if len(taken) > limit - len(found):
                 taken = _part(taken, 0, limit - len(found))
                 after = taken.entry(len(taken) - 1)[1]
-        if len(taken):
-            found += gather(stream, taken, COLUMNS)
+        for at in range(0, len(taken), PART_ROWS):
+            part = _part(taken, at, min(at + PART_ROWS, len(taken)))
+            size += _gathered(stream, part, found)
+            if size > FOUND_BYTES_MAX:
+                return found, found[-1].seq
         if time.monotonic() > until:
             return found, after
         await asyncio.sleep(0)
@@ -169,10 +173,15 @@ async def backwards(
     more = len(last) > limit or start > floor
     rows = list(last)[-limit:]
     found: list[Row] = []
-    for at in range(0, len(rows), PAGE_ROWS):
+    size = 0
+    while rows and size <= FOUND_BYTES_MAX:
         # What was found in an earlier step has been held by the snapshot since.
-        found += gather(stream, _taken(rows[at : at + PAGE_ROWS]), COLUMNS)
+        part: list[Row] = []
+        size += _gathered(stream, _taken(rows[-PART_ROWS:]), part)
+        found[:0] = part
+        del rows[-PART_ROWS:]
         await asyncio.sleep(0)
+    more = more or bool(rows)
     if not more:
         return found, None
     return found, found[0].seq if found else start + 1
@@ -211,6 +220,13 @@ def revisions(stream: Stream, key: bytes, limit: int = REVISIONS_MAX) -> Iterato
         yield row, newer
         at = newer = row.seq
         at -= 1
+
+
+def _gathered(stream: Stream, taken: Taken, found: list[Row]) -> int:
+    """Put these rows behind those that were found; returns how large their values are."""
+    rows = list(gather(stream, taken, COLUMNS))
+    found += rows
+    return sum(len(row.value) for row in rows)
 
 
 def _taken(rows: list[tuple[int, int, int, int, int, int]]) -> Taken:
@@ -253,7 +269,7 @@ def shown_value(value: bytes, form: Form) -> tuple[str, Any, bool]:
     part = value[: form.bytes_max]
     if form.as_ == "json" and not cut:
         try:
-            return "json", json.loads(part, parse_constant=_no_number), False
+            return "json", read_json(part), False
         except (ValueError, RecursionError):
             pass
     if form.as_ != "base64":
@@ -264,10 +280,6 @@ def shown_value(value: bytes, form: Form) -> tuple[str, Any, bool]:
             except UnicodeDecodeError:
                 continue
     return "base64", base64.b64encode(part).decode(), cut
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is not JSON")
 
 
 def _text(raw: bytes) -> tuple[str, str]:

@@ -1,10 +1,11 @@
 """The management API behind uvicorn, with time limits for what comes in.
 
 uvicorn waits for ever for a request that has begun. Here every connection is looked at each second: one that has not brought a
-whole request within the time allowed is closed. A body may take longer, as long as it keeps coming at some speed. So nobody
-can use up the connections by being slow.
+whole request within the time allowed is closed. A body may take longer, as long as it keeps coming at some speed; and so may an
+answer, as long as some of it is taken now and then. So nobody can use up the connections, or the memory that answers wait
+in, by being slow.
 
-Invariant: a connection that is not being answered is closed after a bounded time.
+Invariant: a connection on which nothing moves is closed after a bounded time, unless its answer is still being made.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ REQUEST_S = 15.0
 """How long a request may take to arrive."""
 BODY_BYTES_S = 16 << 10
 """A body that comes at least this fast may take longer."""
+UNREAD_S = 15.0
+"""How long nothing of an answer may be taken."""
 CONNECTIONS_MAX = 400
 HEAD_BYTES_MAX = 64 << 10
 
@@ -45,7 +48,9 @@ class TimedProtocol(H11Protocol):
         super().connection_made(transport)
         self._since = self.loop.time()
         self._received = 0
-        self._answering = False
+        self._unsent = 0
+        self._taken_at = self._since
+        """When something of the answer was taken last, or nothing of it waited."""
         self._look_timer = self.loop.call_later(LOOK_S, self._look)
 
     def data_received(self, data: bytes) -> None:
@@ -71,12 +76,17 @@ class TimedProtocol(H11Protocol):
     def _look(self) -> None:
         self._look_timer = self.loop.call_later(LOOK_S, self._look)
         now = self.loop.time()
-        if self._is_answering():
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent != self._unsent:
+            self._unsent, self._taken_at = unsent, now
+        if self._is_answering() or unsent:
             self._since = now
+            if now - self._taken_at > UNREAD_S:
+                # It has nobody who reads it.
+                self.transport.abort()
             return
         allowed = REQUEST_S + self._received / BODY_BYTES_S
         if now - self._since > allowed:
-            # What is still unsent has nobody who reads it.
             self.transport.abort()
 
 

@@ -33,7 +33,7 @@ PAGE_MAX = 1 << 31
 SLICE_S = 0.002
 SLICE_ITEMS = 32
 SORTED_AT_ONCE = 1000
-SENT_PIECES = 200
+SENT_BYTES = 256 << 10
 COLUMNS_MAX = 100
 
 Item = TypeVar("Item")
@@ -101,11 +101,23 @@ def _wanted(name: str, use_regex: bool) -> Callable[[str], bool] | None:
         return None
     if use_regex:
         try:
-            return Search(name).finds
+            search = Search(name)
         except BadPattern as problem:
-            raise Refused(400, "bad_request", f"'name' is no regular expression: {problem}") from None
+            raise _no_pattern(problem) from None
+
+        def finds(found: str) -> bool:
+            try:
+                return search.finds(found)
+            except BadPattern as problem:
+                raise _no_pattern(problem) from None
+
+        return finds
     lowered = name.lower()
     return lambda found: lowered in found.lower()
+
+
+def _no_pattern(problem: BadPattern) -> Refused:
+    return Refused(400, "bad_request", f"'name' is no regular expression that can be used: {problem}")
 
 
 # Slices -----------------------------------------------------------------------------------------
@@ -146,11 +158,15 @@ class Pieces(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        pieces = self._pieces
-        for start in range(0, len(pieces), SENT_PIECES):
-            part = b"".join(pieces[start : start + SENT_PIECES])
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-            await asyncio.sleep(0)
+        part, size = [], 0
+        for piece in self._pieces:
+            part.append(piece)
+            size += len(piece)
+            if size >= SENT_BYTES:
+                await send({"type": "http.response.body", "body": b"".join(part), "more_body": True})
+                await asyncio.sleep(0)
+                part, size = [], 0
+        await send({"type": "http.response.body", "body": b"".join(part), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -183,7 +199,8 @@ async def listed(
     chosen: Sequence[Item] = items
     if wish.wanted is not None:
         found: list[Item] = []
-        async for part in sliced(items):
+        # One at a time: a pattern may take as long for one name as a slice should.
+        async for part in sliced(items, 1):
             found += [item for item in part if wish.wanted(_text(name_of(item)))]
         chosen = found
     by = [_key(name, describe, keys) for name in order]

@@ -76,6 +76,23 @@ class Call:
     def peer(self) -> str:
         return f"{self.host}:{self.request.client.port if self.request.client else 0}"
 
+    def must_lead(self) -> None:
+        """Changes are made where they are confirmed. To be asked again whenever the loop had a turn since: a change that a
+        member which does not lead any more put into its logs would part them from those of all others.
+
+        Raises:
+            Refused: another member leads, or nobody does.
+        """
+        member = self.server.member
+        if member is None or member.serving:
+            return
+        where = (
+            f"ask {member.leader}"
+            if member.leader not in (None, member.name)
+            else "no member leads now; try again"
+        )
+        raise Refused(503, "not_leading", f"{member.name} is {member.mode.state}: {where}")
+
     # What was asked ------------------------------------------------------------------------
 
     def part(self, name: str) -> str:
@@ -142,6 +159,11 @@ class Visit(Call):
 
     def must_be_administrator(self) -> None:
         self.must_reach("administrator")
+
+    def must_enter(self, vhost: str) -> None:
+        """Raises Refused unless the visitor may change what is in this virtual host: who only sees all of them may not."""
+        if "administrator" not in self.tags and not self.broker.access.may_enter(self.user, vhost):
+            raise Refused(401, "not_authorised", f"User may not enter vhost '{vhost}'")
 
     def is_current(self) -> bool:
         """Whether the user still is as when this visit began."""

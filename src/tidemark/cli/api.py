@@ -53,7 +53,8 @@ class Api:
         """Longest that an answer is waited for."""
         self.date = ""
         """What the broker's clock said in its last answer, to the second."""
-        self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        words = f"{user}:{password}".encode("utf-8", "surrogateescape")
+        self._login = "Basic " + base64.b64encode(words).decode()
         self.ca_file = ca_file
         self._open: http.client.HTTPConnection | None = None
         self._used_s = 0.0

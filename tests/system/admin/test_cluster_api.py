@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -90,6 +91,35 @@ def test_members_takeovers_and_the_takeover_table_follow_a_failover_live(cluster
     assert abs(newest["at_ms"] - time.time() * 1000) < 60_000
     assert eventually(lambda: len(follower.get("/histories")) > histories, 20)
     assert eventually(lambda: members(follower)[leader]["state"] == "away", 20)
+
+
+def test_a_change_that_is_long_in_coming_is_refused_when_another_leads_meanwhile(cluster: Cluster) -> None:
+    """Made here it would part the log of this member from those of the others."""
+    apis = {name: api_of(cluster, name) for name in cluster.names}
+    found = eventually(
+        lambda: (
+            (seen := members(apis[cluster.names[0]]))
+            and all(one["state"] in ("active", "ready") for one in seen.values())
+            and seen
+        )
+    )
+    leader = next(name for name, one in found.items() if one["leader"])
+    heir = next(name for name, one in found.items() if not one["leader"])
+    address, body = apis[leader].address, b'{"pattern": "x", "definition": {"max-length": 1}}'
+    with socket.create_connection((address.host, address.port), 20) as link:
+        link.sendall(
+            b"PUT /api/policies/%2F/late HTTP/1.1\r\nHost: x\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+            b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body[:1]
+        )
+        time.sleep(0.2)
+        assert apis[heir]("POST", "/tidemark/cluster/promote", {}).status_code == 200
+        eventually(lambda: apis[leader]("PUT", "/queues/%2F/other", {}).status_code == 503, 20)
+        link.sendall(body[1:])
+        assert link.recv(65536).split()[1] == b"503"
+    eventually(lambda: apis[heir]("PUT", "/queues/%2F/after", {}).status_code in (201, 204), 20)
+    for api in apis.values():
+        eventually(lambda api=api: api("GET", "/queues/%2F/after").status_code == 200, 20)
+        assert api.get("/policies") == []
 
 
 def test_a_promotion_by_a_command_is_audited(cluster: Cluster) -> None:

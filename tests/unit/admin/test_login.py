@@ -247,6 +247,19 @@ def test_every_change_is_in_the_audit_log_with_who_and_what_and_the_answer(
     assert "administrative action" in broker.log_path.read_text()
 
 
+def test_nobody_pushes_what_others_did_out_of_the_audit_log(
+    start_broker: Callable[..., BrokerProcess],
+) -> None:
+    broker = start_broker("--set", f"limits.login_failures_max={FAILURES_MAX}")
+    stranger = Api(broker.admin).as_(("stranger", "wrong"))
+    path = "/queues/%2F/" + "a" * 50_000
+    answers = [stranger("PUT", path, {}).status_code for _ in range(FAILURES_MAX + 20)]
+    assert answers == [401] * FAILURES_MAX + [429] * 20
+    lines = audit(broker)
+    assert len(lines) == FAILURES_MAX
+    assert all(len(str(one["path"])) <= 2000 for one in lines)
+
+
 def test_reading_is_not_in_the_audit_log(api: Api, broker: BrokerProcess) -> None:
     api("PUT", "/queues/%2F/something", {})
     before = len(audit(broker))

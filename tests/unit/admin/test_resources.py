@@ -195,6 +195,17 @@ def test_a_visitor_sees_the_connections_of_their_own_user_only(api: Api, broker:
     guest.close()
 
 
+def test_who_sees_the_connections_of_others_does_not_close_them(api: Api, broker: BrokerProcess) -> None:
+    guest = connect(broker)
+    watcher = api.user("monitoring")
+    [shown] = watcher.get("/connections")
+    assert watcher("DELETE", f"/connections/{quote(shown['name'], safe='')}").status_code == 401
+    assert watcher("DELETE", "/connections/username/guest").status_code == 401
+    guest.process_data_events(0.2)
+    assert guest.is_open
+    guest.close()
+
+
 def test_actions_of_mirrored_queues_are_taken_and_others_refused(api: Api) -> None:
     api("PUT", "/queues/%2F/acted", {"arguments": []})
     assert api("POST", "/queues/%2F/acted/actions", {"action": "sync"}).status_code == 204
@@ -302,6 +313,23 @@ def test_policies_need_a_policymaker_and_operator_policies_an_administrator(api:
     value = {"value": {"pattern": "a", "definition": {"max-length": 1}, "priority": 0}}
     assert maker("PUT", "/parameters/operator_policy/%2F/may", value).status_code == 401
     assert maker("DELETE", "/policies/%2F/may").status_code == 204
+
+
+def test_who_only_sees_a_virtual_host_sets_no_policies_or_parameters_there(api: Api) -> None:
+    api("PUT", "/vhosts/seen", {})
+    body = {"pattern": ".*", "definition": {"max-length": 0}}
+    api("PUT", "/policies/seen/own", body)
+    api("PUT", "/parameters/any/seen/own", {"value": 1})
+    maker = api.user("policymaker,monitoring")
+    assert [one["name"] for one in maker.get("/policies/seen")] == ["own"]
+    assert maker("PUT", "/policies/seen/foreign", body).status_code == 401
+    assert maker("DELETE", "/policies/seen/own").status_code == 401
+    assert maker("PUT", "/parameters/any/seen/foreign", {"value": 1}).status_code == 401
+    assert maker("DELETE", "/parameters/any/seen/own").status_code == 401
+    assert maker("PUT", "/policies/%2F/mine", body).status_code == 201
+    assert maker("DELETE", "/policies/%2F/mine").status_code == 204
+    assert [one["name"] for one in api.get("/policies/seen")] == ["own"]
+    assert api("DELETE", "/vhosts/seen").status_code == 204
 
 
 def test_limits_are_set_shown_and_cleared(api: Api) -> None:

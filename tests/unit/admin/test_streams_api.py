@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from urllib.parse import quote, urlencode
@@ -116,6 +117,33 @@ def test_bytes_that_are_no_text_are_base64_and_long_values_are_cut(api: Api, db:
     assert (raw["encoding"], base64.b64decode(raw["value"])) == ("base64", b"\x80\x81")
     assert (long["encoding"], long["value"], long["cut"]) == ("string", "ä" * 500, True)
     assert long["bytes"] == 6000
+
+
+def test_a_value_that_json_cannot_hold_is_given_as_text(api: Api, db: Client, name: str) -> None:
+    db.stream(name, create=True).put_many([(b"a", b"1e999"), (b"b", b"[NaN]"), (b"c", b"[1e3]")])
+    answer = api("GET", f"/streams/%2F/{name}/messages?as=json")
+    items = json.loads(answer.text, parse_constant=pytest.fail)["items"]
+    assert [(one["encoding"], one["value"]) for one in items] == [
+        ("string", "1e999"),
+        ("string", "[NaN]"),
+        ("json", [1000.0]),
+    ]
+
+
+def test_a_page_ends_when_much_was_found_and_the_next_one_goes_on(api: Api, db: Client, name: str) -> None:
+    stream = db.stream(name, create=True)
+    for number in range(12):
+        stream.put(b"k%02d" % number, b"v" * (6 << 20))
+    wanted = [f"k{number:02}" for number in range(12)]
+    for more in ({}, {"prefix": "k"}):
+        first = page(api, name, limit=500, value_bytes_max=1, **more)
+        assert 0 < len(keys(first)) < 12
+        rest = page(api, name, limit=500, value_bytes_max=1, after=first["next"], at=first["at"], **more)
+        assert keys(first) + keys(rest) == wanted
+    last = page(api, name, limit=500, value_bytes_max=1, before=1 << 40)
+    assert 0 < len(keys(last)) < 12
+    before = page(api, name, limit=500, value_bytes_max=1, before=last["previous"], at=last["at"])
+    assert keys(before) + keys(last) == wanted
 
 
 def test_messages_are_found_by_key_and_by_the_beginning_of_the_key(api: Api, db: Client, name: str) -> None:

@@ -226,20 +226,3 @@ routes = [
     Entry("GET", "/takeovers", takeovers, "Who led when", "cluster", answer=a_list(TAKEOVER), needs="monitoring"),
     Entry("GET", "/histories", histories, "The takeover table", "cluster", answer=a_list(ROW), needs="monitoring"),
 ]  # fmt: skip
-
-
-def must_lead(server: Server) -> None:
-    """Changes are made where they are confirmed.
-
-    Raises:
-        Refused: another member leads, or nobody does.
-    """
-    member = server.member
-    if member is None or member.serving:
-        return
-    where = (
-        f"ask {member.leader}"
-        if member.leader not in (None, member.name)
-        else "no member leads now; try again"
-    )
-    raise Refused(503, "not_leading", f"{member.name} is {member.mode.state}: {where}")

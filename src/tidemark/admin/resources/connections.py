@@ -1,6 +1,6 @@
 """/api/connections and /api/channels: who is connected.
 
-A visitor who does not see everything sees the connections of their own user.
+A visitor who does not see everything sees the connections of their own user. To close those of others takes an administrator.
 """
 
 from __future__ import annotations
@@ -205,6 +205,9 @@ async def delete_of_user(visit: Visit) -> Response:
 
 
 def _close(visit: Visit, found: Found) -> None:
+    """Raises Refused: it is another user's, and the visitor is no administrator."""
+    if found.now.user != visit.user:
+        visit.must_be_administrator()
     given = "".join(c for c in visit.request.headers.get("x-reason", "") if c.isprintable())
     reason = given.encode()[:REASON_BYTES_MAX].decode(errors="ignore") or "Closed via management plugin"
     visit.server.log.info(
@@ -270,9 +273,16 @@ routes = [
     _list("/connections", every, "All connections", CONNECTION),
     _list("/vhosts/{vhost}/connections", every, "Connections to a virtual host", CONNECTION),
     _list(OF_USER, every, "Connections of a user", CONNECTION),
-    Entry("DELETE", OF_USER, delete_of_user, "Close all connections of a user", "connections"),
+    Entry("DELETE", OF_USER, delete_of_user, "Close all connections of a user", "connections", anywhere=True),
     Entry("GET", ONE, one, "A connection", "connections", SPANS, answer=CONNECTION),
-    Entry("DELETE", ONE, delete, "Close a connection; the header X-Reason says why", "connections"),
+    Entry(
+        "DELETE",
+        ONE,
+        delete,
+        "Close a connection; the header X-Reason says why",
+        "connections",
+        anywhere=True,
+    ),
     _list(ONE + "/channels", channels, "Channels of a connection", CHANNEL),
     _list("/channels", every_channel, "All channels", CHANNEL),
     _list("/vhosts/{vhost}/channels", every_channel, "Channels in a virtual host", CHANNEL),

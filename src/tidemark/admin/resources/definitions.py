@@ -44,6 +44,7 @@ async def _load(visit: Visit, vhost: str | None) -> Response:
     given: dict[str, Any] = await body(visit.request)
     if vhost is None and isinstance(given.get("users"), list):
         given = {**given, "users": [await _hashed(visit, user) for user in given["users"]]}
+        visit.must_lead()  # hashing took a while
     visit.broker.now_ms = visit.server.clock.now_ms()
     made = definitions.import_definitions(visit.broker, given, vhost)
     visit.server.due()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 from collections.abc import AsyncGenerator
 from time import thread_time
@@ -56,9 +57,12 @@ class _Watched:
         self.path = path
         self.scope = scope
         self.last: tuple[int, bytes] | None = None
+        """Status and digest of the answer that was sent last: the answers of all readers would be a lot of memory."""
 
 
 async def live(visit: Visit) -> Response:
+    if visit.request.method == "HEAD":
+        raise Refused(405, "Method Not Allowed", "there is nothing but events to see here")
     asked = visit.request.query_params.getlist("path")
     if not 0 < len(asked) <= PATHS_MAX:
         raise Refused(400, "bad_request", f"'path' must be given 1 to {PATHS_MAX} times")
@@ -154,9 +158,10 @@ class _Live(Response):
 
     async def _look(self, one: _Watched) -> bytes | None:
         status, body = await self._asked(one)
-        if one.last == (status, body):
+        this = status, hashlib.blake2b(body, digest_size=16).digest()
+        if one.last == this:
             return None
-        one.last = status, body
+        one.last = this
         path = json.dumps(one.path).encode()
         return b'event: change\ndata: {"path":%b,"status":%d,"body":%b}\n\n' % (path, status, body or b"null")
 

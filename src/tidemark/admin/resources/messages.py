@@ -2,7 +2,8 @@
 
 Both are done by a session of the visitor, so what a user may not do over AMQP is refused here too. A message that was
 published is answered for when it is safe, as with a confirm. A message that was fetched is held until the answer is
-made: should that fail, it is back in its queue. What is acknowledged is gone when the answer is sent.
+made: should that fail, or the visitor leave, it is back in its queue. What is acknowledged is gone when the answer is sent; when
+it is not known whether that was stored, the answer is sent nevertheless, for a message may come twice but not be lost.
 
 Invariant: when a request ends, however it ends, it holds no message.
 """
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from dataclasses import fields
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from tidemark.admin.answers import Refused, body, field, shown
@@ -25,7 +28,7 @@ from tidemark.broker import settlement
 from tidemark.broker.core import Holder, Unacked
 from tidemark.broker.queue import Queue
 from tidemark.broker.session import Session
-from tidemark.errors import SyntaxFault
+from tidemark.errors import SyntaxFault, TidemarkError
 from tidemark.model.runs import REDELIVERED, Taken
 from tidemark.wire.amqp091.properties import Properties, decode_properties, encode_properties
 
@@ -56,6 +59,8 @@ async def get(visit: Visit) -> Response:
         try:
             found = await _taken(visit, session, held, count, encoding, truncate)
             answer = Pieces([b"[", *with_commas(found), b"]"])
+            if await visit.request.is_disconnected():
+                raise ClientDisconnect
             visit.server.node.at(visit.server.clock.now_ms())
             if ackmode == "ack_requeue_false":
                 held.accept(0, 0)
@@ -65,7 +70,8 @@ async def get(visit: Visit) -> Response:
             if held.count:
                 settlement.requeue(held.pop(0, 0))
     if ackmode.endswith("false"):
-        await journal.settled(visit)
+        with contextlib.suppress(Refused, TidemarkError):
+            await journal.settled(visit)
     return answer
 
 
@@ -73,10 +79,13 @@ async def _taken(
     visit: Visit, session: Session, held: Unacked, count: int, encoding: str, truncate: int
 ) -> list[bytes]:
     """Messages as the answer has them; `held` has them, too."""
-    name, holder = visit.part("queue"), None
+    name, holder, node = visit.part("queue"), None, visit.server.node
     found: list[bytes] = []
     size = 0
     while len(found) < count and size < ANSWER_BYTES_MAX:
+        visit.must_lead()
+        if visit.server.node is not node:
+            raise Refused(503, "not_leading", "another member led meanwhile; nothing was taken")
         visit.server.node.at(visit.server.clock.now_ms())
         queue, taken, remaining = session.get(name)
         if taken is None:

@@ -71,6 +71,7 @@ async def one(visit: Visit) -> Response:
 async def put(visit: Visit) -> Response:
     value = _value(await body(visit.request))
     spec = ParameterSpec(visit.vhost().name, visit.part("component"), visit.part("name"), value)
+    visit.must_enter(spec.vhost)
     _check_names(spec.component, spec.name)
     new = all(
         (one.vhost, one.component, one.name) != (spec.vhost, spec.component, spec.name) for one in _all(visit)
@@ -107,6 +108,7 @@ def _object(spec: ParameterSpec) -> dict[str, Any]:
 
 async def delete(visit: Visit) -> Response:
     spec = _found(visit)
+    visit.must_enter(spec.vhost)
     visit.broker.now_ms = visit.server.clock.now_ms()
     match spec.component:
         case "operator_policy":

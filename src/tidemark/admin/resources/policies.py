@@ -74,6 +74,7 @@ class Policies:
 
     async def put(self, visit: Visit) -> Response:
         given, vhost, name = await body(visit.request), visit.vhost().name, visit.part("name")
+        visit.must_enter(vhost)
         kind = OperatorPolicySpec if self._operator else PolicySpec
         spec = read_policy(kind, vhost, name, given)
         new = (vhost, name) not in self._all(visit)
@@ -85,6 +86,7 @@ class Policies:
 
     async def delete(self, visit: Visit) -> Response:
         spec = self._found(visit)
+        visit.must_enter(spec.vhost)
         visit.broker.now_ms = visit.server.clock.now_ms()
         seq = visit.broker.delete_policy(spec.vhost, spec.name, operator=self._operator)
         visit.server.due()

@@ -6,7 +6,6 @@ the permission to read the stream; whoever only sees its virtual host sees its n
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from tidemark.admin import browsing, paging
 from tidemark.admin.answers import Refused, body, created, done, field, plain, shown
 from tidemark.admin.browsing import As, Form, Keys, Views
 from tidemark.admin.counting import Counts, Paces, left
+from tidemark.admin.resources import journal
 from tidemark.admin.routing import (
     ANYTHING,
     COUNT,
@@ -45,8 +45,6 @@ from tidemark.broker.streams.stream import Stream
 from tidemark.errors import NotAStream, NotFound
 from tidemark.model.rows import Row
 
-LOOK_S = 0.002
-"""How often we look whether a change is on the disk: nobody but an operator waits here."""
 COUNT_S = 0.3
 """How long an answer waits for counts; what is not counted by then is null, and known the next time."""
 LIMIT = 50
@@ -295,11 +293,11 @@ async def _with_items(
     facts: dict[str, Any], rows: list[Row], describe: Callable[[Row], dict[str, Any]]
 ) -> Response:
     """An answer with many messages, made a few at a time."""
-    texts: list[str] = []
-    async for part in paging.sliced(rows, browsing.ITEMS_AT_ONCE):
-        texts += [json.dumps(describe(row)) for row in part]
-    body = f'{json.dumps(facts)[:-1]}, "items": [{",".join(texts)}]}}'
-    return Response(body, media_type="application/json")
+    texts: list[bytes] = []
+    async for part in paging.sliced(rows, 1):
+        texts += [json.dumps(describe(row)).encode() for row in part]
+    head = json.dumps(facts)[:-1].encode() + b', "items": ['
+    return paging.Pieces([head, *paging.with_commas(texts), b"]}"])
 
 
 # Marks ------------------------------------------------------------------------------------------------------
@@ -331,11 +329,10 @@ async def mark_of(visit: Visit, stream: Stream, mark: Mark, until: float) -> dic
 
 async def _marks(visit: Visit, chosen: list[Stream]) -> Response:
     until = time.monotonic() + COUNT_S
-    found = [
-        await mark_of(visit, stream, mark, until)
-        for stream in chosen
-        for mark in list(stream.marks.by_name.values())
-    ]
+    every = [(stream, mark) for stream in chosen for mark in stream.marks.by_name.values()]
+    found = []
+    async for part in paging.sliced(every):
+        found += [await mark_of(visit, stream, mark, until) for stream, mark in part]
     return await paging.listed(visit, found, _itself, order=("vhost", "stream", "consumer"))
 
 
@@ -353,7 +350,7 @@ async def reset_mark(visit: Visit) -> Response:
     the_stream(visit)
     with visit.session() as session:
         safe_at = StreamSession(session).reset_mark(visit.part("stream"), visit.part("consumer"), sequence)
-    await stored(visit, safe_at)
+    await journal.stored(visit, safe_at)
     return done()
 
 
@@ -361,7 +358,7 @@ async def forget_mark(visit: Visit) -> Response:
     the_stream(visit)
     with visit.session() as session:
         safe_at = StreamSession(session).unregister(visit.part("stream"), visit.part("consumer"))
-    await stored(visit, safe_at)
+    await journal.stored(visit, safe_at)
     return done()
 
 
@@ -386,11 +383,10 @@ async def pin_of(visit: Visit, stream: Stream, pin: Pin, until: float) -> dict[s
 
 async def _pins(visit: Visit, chosen: list[Stream]) -> Response:
     until = time.monotonic() + COUNT_S
-    found = [
-        await pin_of(visit, stream, pin, until)
-        for stream in chosen
-        for pin in list(stream.pins.by_name.values())
-    ]
+    every = [(stream, pin) for stream in chosen for pin in stream.pins.by_name.values()]
+    found = []
+    async for part in paging.sliced(every):
+        found += [await pin_of(visit, stream, pin, until) for stream, pin in part]
     return await paging.listed(visit, found, _itself, order=("vhost", "stream", "name"))
 
 
@@ -415,7 +411,7 @@ async def make_pin(visit: Visit) -> Response:
     with visit.session() as session:
         snapshot, safe_at = StreamSession(session).pin(stream.name, name, lease_ms, at=at)
         snapshot.close()
-    await stored(visit, safe_at)
+    await journal.stored(visit, safe_at)
     pin = stream.pins.by_name.get(name)
     if pin is None:
         raise NotFound(reason=f"the pin '{name}' is gone already")
@@ -427,17 +423,8 @@ async def release_pin(visit: Visit) -> Response:
     the_stream(visit)
     with visit.session() as session:
         safe_at = StreamSession(session).release(visit.part("stream"), visit.part("pin"))
-    await stored(visit, safe_at)
+    await journal.stored(visit, safe_at)
     return done()
-
-
-async def stored(visit: Visit, seq: int) -> None:
-    """Wait until the journal is on the disk up to there."""
-    node = visit.server.node
-    while node.journal_durable() < seq:
-        if node.failed is not None:
-            raise node.failed
-        await asyncio.sleep(LOOK_S)
 
 
 def _itself(item: dict[str, Any]) -> dict[str, Any]:

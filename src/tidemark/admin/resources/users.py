@@ -54,6 +54,7 @@ async def put(visit: Visit) -> Response:
         raise Refused(400, "bad_request", f"the name of a user has 1 to {NAME_BYTES_MAX} bytes")
     wanted = tags(given)
     stored = await _stored_hash(visit, given)
+    visit.must_lead()  # hashing took a while
     new = name not in visit.broker.access.users
     visit.broker.now_ms = visit.server.clock.now_ms()
     await visit.safe(visit.broker.put(UserSpec(name, stored, wanted)))
