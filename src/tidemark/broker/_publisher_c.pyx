@@ -21,6 +21,7 @@ cdef enum:
     # IMMEDIATE | HAS_USER_ID | HAS_COPIES | DIRECT_REPLY | HAS_PRODUCER
     ROW_SPECIAL = 2 | 32 | 64 | 128 | 256
     NO_TTL = 0xFFFFFFFF
+    TTL_WHOLE = 16
 
 
 cdef class Meter:
@@ -162,16 +163,29 @@ cdef class Publisher:
         cdef const uint8_t *base = run.base
         cdef uint64_t loc = 0, seq
         cdef uint32_t ttl = NO_TTL
+        cdef uint8_t flags = TTL_WHOLE
+        cdef int64_t life, of_queues = -1
         cdef Target queue
         cdef Py_ssize_t i
         if row.exchange_len > 255 or row.key_len > 255:
             raise OverflowError("a name over 255 bytes")
-        if row.ttl_ms >= 0:
-            ttl = row.ttl_ms if row.ttl_ms < NO_TTL else NO_TTL - 1
+        for i in range(route.count):
+            life = (<Target>(<object>route.queues[i])).ttl_ms
+            if i and life != of_queues:
+                flags = 0
+            of_queues = life
+        life = row.ttl_ms
+        if flags and 0 <= of_queues and (life < 0 or of_queues < life):
+            life = of_queues
+            if life >= NO_TTL - 1:
+                life, flags = row.ttl_ms, 0     # it does not fit: the queue will say it again
+        if life >= 0:
+            ttl = life if life < NO_TTL else NO_TTL - 1
         seq = writer.put_message(
             route.ids, route.count, now_ms, ttl, row.priority, persistent,
             base + row.exchange, row.exchange_len, base + row.key, row.key_len,
             base + row.properties, row.properties_len, base + row.body, row.body_len, &loc,
+            NULL, 0, flags,
         )
         if persistent:
             self.last_seq = seq + route.count - 1

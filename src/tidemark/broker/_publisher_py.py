@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidemark.broker._queue_py import FLAG_DURABLE, expiry_ms
 from tidemark.broker._target_py import Target
-from tidemark.model import runs
+from tidemark.model import records, runs
 from tidemark.model._arena_py import Arena, Writer
 from tidemark.model._runs_py import PublishRun
 
@@ -118,14 +118,26 @@ class Publisher:
         wanted = route.keeps or bool(run.number(index, runs.FLAGS) & runs.PERSISTENT)
         persistent = wanted and route.durable
         writer = self._journal if persistent else self._memory
-        seq, loc = writer.put_row(route.targets, now_ms, persistent, run, index)
-        if persistent:
-            self.last_seq = seq + len(route.targets) - 1
         ttl, size, priority = (
             run.number(index, runs.TTL),
             run.number(index, runs.BODY + 1),
             run.number(index, runs.PRIORITY),
         )
+        life, flags = records.whole_life(ttl, (queue.ttl_ms for queue in route.queues))
+        seq, loc = writer.put(
+            route.targets,
+            now_ms,
+            None if life < 0 else min(life, records.NO_TTL - 1),
+            priority,
+            persistent,
+            run.part(index, runs.EXCHANGE),
+            run.part(index, runs.KEY),
+            run.part(index, runs.PROPERTIES),
+            run.part(index, runs.BODY),
+            flags,
+        )
+        if persistent:
+            self.last_seq = seq + len(route.targets) - 1
         for offset, queue in enumerate(route.queues):
             expires = expiry_ms(now_ms, ttl, queue.ttl_ms)
             flags = FLAG_DURABLE if persistent and queue.durable else 0

@@ -9,6 +9,7 @@ from tidemark.model._arena_c cimport Arena, Head
 cdef enum:
     GROUP = 32
     NO_TTL = 0xFFFFFFFF
+    TTL_WHOLE = 16
     TYPE_MESSAGE = 1
     TYPE_SETTLED = 2
     TYPE_COUNTED = 3
@@ -95,7 +96,8 @@ cdef class Restorer:
                 published = queue.published
                 queue.put_entry(
                     head.seq + i, loc, head.body_len, head.priority,
-                    expiry(head.accepted_ms, ttl, queue.ttl_ms), DURABLE | REDELIVERED, 0,
+                    expiry(head.accepted_ms, ttl, -1 if head.flags & TTL_WHOLE else queue.ttl_ms),
+                    DURABLE | REDELIVERED, 0,
                 )
                 queue.published = published
                 self.messages += 1

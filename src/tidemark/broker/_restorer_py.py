@@ -52,7 +52,8 @@ class Restorer:
             for offset, number in enumerate(message.targets):
                 queue = self._queues.get(number)
                 if queue is not None and queue.durable:
-                    expires = expiry_ms(message.accepted_ms, ttl, queue.ttl_ms)
+                    of_queue = -1 if message.ttl_whole else queue.ttl_ms
+                    expires = expiry_ms(message.accepted_ms, ttl, of_queue)
                     queue.restore(message.seq + offset, loc, len(message.body), message.priority, expires, 0)
                     self.messages += 1
         elif kind == records.RecordType.SETTLED:

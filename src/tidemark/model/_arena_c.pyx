@@ -334,6 +334,7 @@ cdef class Writer:
     def put(
         self, tuple targets, int64_t now_ms, ttl_ms, int priority, bint persistent,
         bytes exchange not None, bytes key not None, bytes properties not None, bytes body not None,
+        uint8_t flags=0,
     ):
         """Encode a message under the next sequence numbers. Returns (its first one, its place)."""
         cdef uint64_t loc = 0, seq
@@ -351,7 +352,7 @@ cdef class Writer:
                 ids, count, now_ms, NO_TTL if ttl_ms is None else ttl_ms, priority, persistent,
                 <const uint8_t *><char *>exchange, len(exchange), <const uint8_t *><char *>key, len(key),
                 <const uint8_t *><char *>properties, len(properties),
-                <const uint8_t *><char *>body, len(body), &loc,
+                <const uint8_t *><char *>body, len(body), &loc, NULL, 0, flags,
             )
         finally:
             free(ids)
@@ -374,15 +375,3 @@ cdef class Writer:
             <const uint8_t *><char *>name, len(name), flags,
         )
         return seq, loc
-
-    def put_row(self, tuple targets, now_ms, persistent, PublishRun run, Py_ssize_t index):
-        """`put` for one row of a run."""
-        cdef PublishRow *row
-        if not 0 <= index < run.count:
-            raise IndexError(index)
-        row = &run.rows[index]
-        return self.put(
-            targets, now_ms, None if row.ttl_ms < 0 else min(row.ttl_ms, NO_TTL - 1),
-            row.priority, persistent,
-            run.part(index, 0), run.part(index, 2), run.part(index, 4), run.part(index, 6),
-        )

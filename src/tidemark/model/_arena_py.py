@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.model import records
-from tidemark.model._runs_py import BODY, EXCHANGE, KEY, PRIORITY, PROPERTIES, TTL, PublishRun
 
 MEMORY = 0
 JOURNAL = 1
@@ -248,6 +247,7 @@ class Writer:
         key: bytes,
         properties: bytes,
         body: bytes,
+        flags: int = 0,
     ) -> tuple[int, int]:
         """Encode a message under the next sequence numbers. Returns (its first one, its place)."""
         seq = self.arena.next_seq
@@ -263,6 +263,7 @@ class Writer:
             key,
             properties,
             body,
+            flags=flags,
             batch=self._batch(seq),
         )
         return seq, self.append(record)
@@ -304,20 +305,3 @@ class Writer:
             self._batch(seq),
         )
         return seq, self.append(record)
-
-    def put_row(
-        self, targets: tuple[int, ...], now_ms: int, persistent: bool, run: PublishRun, index: int
-    ) -> tuple[int, int]:
-        """`put` for one row of a run."""
-        ttl = run.number(index, TTL)
-        return self.put(
-            targets,
-            now_ms,
-            None if ttl < 0 else min(ttl, records.NO_TTL - 1),
-            run.number(index, PRIORITY),
-            persistent,
-            run.part(index, EXCHANGE),
-            run.part(index, KEY),
-            run.part(index, PROPERTIES),
-            run.part(index, BODY),
-        )

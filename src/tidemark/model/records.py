@@ -19,6 +19,9 @@ first of which it carries: entry i of queue `targets[i]` is number `sequence + i
 a target whose entry is gone; it changes nothing else. A message of an all-or-nothing batch says in `batch` how many
 sequence numbers the batch took before it.
 
+TTL_WHOLE: `ttl` is all that limits the life of the message, what its queues had to say when it came included. Without
+it (queues of a message had different ones) what they say now counts, too.
+
 The key under which a stream keeps a message follows from the stream's rule (`model/keys.py`), unless the
 record says it itself: KEYED, it is the keyed key; KEYLESS, there is none. TOMBSTONE: the message deletes its key.
 
@@ -42,6 +45,7 @@ A CATALOG record is one change of the wiring, as JSON.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -79,6 +83,7 @@ PERSISTENT = 1
 TOMBSTONE = 2
 KEYED = 4
 KEYLESS = 8
+TTL_WHOLE = 16
 # `spare` byte of a SETTLED record
 RANGES = 1
 
@@ -100,6 +105,8 @@ class Message:
     keyed: bytes | None = None
     """The key that the record carries for streams (KEYED)."""
     tombstone: bool = False
+    ttl_whole: bool = False
+    """TTL_WHOLE"""
 
 
 @dataclass(slots=True)
@@ -111,6 +118,20 @@ class Settled:
     reason: Reason
     ranges: list[tuple[int, int]]
     """(first, how many)"""
+
+
+def whole_life(message_ttl: int, queue_ttls: Iterable[int]) -> tuple[int, int]:
+    """What a record says of a message's time to live, -1 for none, and the flag to go with it.
+
+    TTL_WHOLE when it can say what all its queues say, too: they agree, and the time fits.
+    """
+    of_queues = set(queue_ttls)
+    if len(of_queues) > 1:
+        return message_ttl, 0
+    [of_queue] = of_queues
+    if of_queue < 0 or 0 <= message_ttl <= of_queue:
+        return message_ttl, TTL_WHOLE
+    return (of_queue, TTL_WHOLE) if of_queue < NO_TTL - 1 else (message_ttl, 0)
 
 
 def padded(length: int) -> int:
@@ -267,6 +288,7 @@ def decode_message(data: memoryview | bytes) -> Message:
         body,
         keyed if flags & KEYED else None,
         bool(flags & TOMBSTONE),
+        bool(flags & TTL_WHOLE),
     )
 
 

@@ -51,7 +51,7 @@ def test_patterns_that_would_keep_a_matcher_for_years_are_given_up_at_once(patte
     for name in ("a" * 254 + "!", "aab." * 63, "a," * 100 + "!"):
         with contextlib.suppress(BadPattern):
             Search(pattern).finds(name)
-    assert time.thread_time() - began < 0.1
+    assert time.thread_time() - began < 0.5
 
 
 def test_whoever_gives_a_pattern_that_takes_too_long_is_told_so() -> None:

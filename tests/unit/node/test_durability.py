@@ -6,6 +6,7 @@ import pytest
 from unit.frontend.harness import PERSISTENT, Client
 from unit.node.world import NodeWorld
 
+from tidemark.model.wiring import PolicySpec
 from tidemark.store.catalog_log import CatalogLog
 from tidemark.wire.amqp091.methods import (
     BasicAck,
@@ -178,3 +179,41 @@ def test_what_has_room_goes_to_the_disk_in_a_turn_in_which_something_else_has_no
         client.declare("more", durable=True)
         assert world.queue("q").ready == 1
         assert "more" in world.crash(power=False).broker.vhosts["/"].queues
+
+
+def put_ttl(world: NodeWorld, ttl_ms: int, pattern: str = ".*") -> None:
+    world.broker.put_policy(PolicySpec("/", "p", pattern, "queues", 0, {"message-ttl": ttl_ms}))
+    world.turn()
+
+
+def test_a_message_lives_as_long_after_a_crash_as_it_would_have_without_one(world: NodeWorld) -> None:
+    """What a policy says of the time to live holds for messages that come after it, read again or not."""
+    client = world.open()
+    for name in ("a", "b"):
+        client.declare(name, durable=True)
+    client.publish(1, "a", b"before", properties=PERSISTENT)
+    world.turn()
+    world.now_ms += 60_000
+    put_ttl(world, 5_000)
+    client.publish(1, "b", b"under it", properties=PERSISTENT)
+    world.turn()
+
+    world = world.crash()
+    assert (world.queue("a").ready, world.queue("b").ready) == (1, 1)
+    world.broker.delete_policy("/", "p")
+    world.turn()
+    world.now_ms += 10_000
+    world = world.crash()
+    assert (world.queue("a").ready, world.queue("b").ready) == (1, 0)
+
+
+def test_queues_with_other_times_to_live_are_asked_again_after_a_crash(world: NodeWorld) -> None:
+    client = world.open()
+    for name, ttl_ms in (("short", 1_000), ("long", 600_000)):
+        client.declare(name, durable=True, arguments={"x-message-ttl": ttl_ms})
+        client.ask(1, QueueBind(queue=name, exchange="amq.fanout"))
+    client.publish(1, "", b"x", exchange="amq.fanout", properties=PERSISTENT)
+    world.turn()
+    world.now_ms += 5_000
+    world = world.crash()
+    assert (world.queue("short").ready, world.queue("long").ready) == (0, 1)
