@@ -26,7 +26,7 @@ from tidemark.runtime.log import Log
 from tidemark.runtime.server import Server
 
 MANY = 10_000
-TURN_S = 0.015
+TURN_S = 0.03
 """Longest that a turn may take; a slice is 2 ms, and a compiled or debug build of Python may be some times slower."""
 
 
