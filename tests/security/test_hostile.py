@@ -394,7 +394,8 @@ def test_an_answer_that_nobody_reads_is_let_go_of_and_one_that_is_read_slowly_is
     made = api("PUT", "/queues/%2F/unread", {})
     assert made.status_code in (201, 204)
     message = {"routing_key": "unread", "payload": "x" * (12 << 20)}
-    assert api("POST", "/exchanges/%2F/amq.default/publish", message).json() == {"routed": True}
+    for _ in range(2):  # one for each, should they ask at the same moment
+        assert api("POST", "/exchanges/%2F/amq.default/publish", message).json() == {"routed": True}
     body = b'{"count": 1, "ackmode": "ack_requeue_true"}'
     request = (
         b"POST /api/queues/%2F/unread/get HTTP/1.1\r\nHost: x\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
