@@ -249,7 +249,7 @@ def _beside(one: Any, other: Any) -> str:
 def contents(node: Node) -> dict[str, list[tuple[int, bytes]]]:
     """(sequence, body) of every message in every queue, in order."""
     found: dict[str, list[tuple[int, bytes]]] = {}
-    for name, queue in node.broker.vhosts["/"].queues.items():
+    for name, queue in queues(node).items():
         if queue.keeps:
             continue
         rows = found[name] = []
@@ -271,6 +271,12 @@ def wires(node: Node) -> dict[tuple[str, str, str], bool]:
     }
 
 
+def queues(node: Node) -> dict[str, Any]:
+    """By name. A member of a cluster that has just been founded has no virtual host yet."""
+    vhost = node.broker.vhosts.get("/")
+    return {} if vhost is None else vhost.queues
+
+
 def bindings(node: Node, exchange: str) -> set[str]:
     """The queues that are bound to an exchange."""
     return {destination for source, destination, _ in wires(node) if source == exchange}
@@ -279,7 +285,7 @@ def bindings(node: Node, exchange: str) -> set[str]:
 def markers(node: Node) -> dict[str, tuple[int, int | None, int]]:
     """Of each stream: the sequence at which it is shown, the hash of what it shows, and how many rows."""
     found: dict[str, tuple[int, int | None, int]] = {}
-    for name, queue in node.broker.vhosts["/"].queues.items():
+    for name, queue in queues(node).items():
         if queue.keeps:
             stream: Any = queue
             with Snapshot(stream, stream.caught_up()) as snapshot:
