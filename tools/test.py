@@ -1,8 +1,7 @@
 """`make test`: all stages, two lanes.
 
 What needs the machine's attention (real processes, time-outs, Spark) runs one stage after the other in front. What only
-needs CPU (simulation, the plain Python twins, fuzzing) runs beside it at the lowest priority, on whatever the front
-leaves idle; its output is shown when a stage is done. Every stage is run, whatever fails before it, and the end says
+needs CPU (simulation, fuzzing) runs beside it at the lowest priority, on whatever the front leaves idle; its output is shown when a stage is done. Every stage is run, whatever fails before it, and the end says
 which failed and with which command to run one alone.
 
     python tools/test.py              all
@@ -44,6 +43,7 @@ class Stage:
         return " ".join([*head, *command])
 
 
+PACKAGING = "tests/system/test_packaging.py"
 TWINS = ("broker", "frontend", "member", "model", "node", "runtime", "store", "wire")
 """Parts with compiled modules, or that stand on them."""
 FUZZ_S = os.environ.get("TIDEMARK_FUZZ_SECONDS", "60")
@@ -52,7 +52,15 @@ STAGES = (
     Stage("interop", (*PYTEST, "tests/interop", "tests/client", *FILES), "ordinary clients, and ours"),
     Stage("security", (*PYTEST, "tests/security", *FILES), "every endpoint, by whom it must not be used"),
     Stage("web", (*PYTEST, "tests/web"), "the page, in a real browser"),
-    Stage("system", (*PYTEST, "tests/system", *FILES), "real processes, killed, frozen and cut off"),
+    Stage("system", (*PYTEST, "tests/system", f"--ignore={PACKAGING}"), "real processes, killed, frozen and cut off"),
+    Stage("packaging", (*PYTEST, PACKAGING), "wheel and sdist, installed and run"),
+    Stage("bench", (*PYTEST, "bench/tests", *TWO), "the benchmarks' own tests"),
+    Stage(
+        "pure",
+        (*PYTEST, *(f"tests/unit/{each}" for each in TWINS), *TWO),
+        "the plain Python twins",
+        variables={"TIDEMARK_PURE": "1"},
+    ),
     Stage("sinks", (*PYTEST, "tests/spark/unit", "tests/spark/sinks", *FILES), "the connector without Spark; sinks"),
     Stage(
         "spark",
@@ -61,15 +69,7 @@ STAGES = (
     ),
     Stage("crash", (*PYTEST, "tests/spark/crash"), "pipelines whose processes are killed"),
     Stage("sim", (*PYTEST, "tests/sim", *TWO, *BEHIND), "stores, nodes and clusters on virtual time", behind=True),
-    Stage(
-        "pure",
-        (*PYTEST, *(f"tests/unit/{each}" for each in TWINS), *TWO, *BEHIND),
-        "the plain Python twins",
-        behind=True,
-        variables={"TIDEMARK_PURE": "1"},
-    ),
     Stage("fuzz", (PYTHON, "tests/fuzz/fuzz_wire.py", "--seconds", FUZZ_S), "the parsers", behind=True),
-    Stage("bench", (*PYTEST, "bench/tests", *BEHIND), "the benchmarks' own tests", behind=True),
 )  # fmt: skip
 
 
