@@ -65,8 +65,8 @@ class Record:
 
     times: int = 0
     at: int = 0
-    slow: bool = False
-    """The last time because it was slow."""
+    slow_times: int = 0
+    """How often of late because it was slow; 0: the last time it was for something else."""
 
 
 @dataclass(slots=True)
@@ -100,9 +100,10 @@ class Reign:
         for name in self.view.ready:
             if name not in view.ready:
                 record = self.records.setdefault(name, Record())
-                record.times = record.times + 1 if self.now - record.at < GOOD_MS else 1
+                soon = self.now - record.at < GOOD_MS
+                record.times = record.times + 1 if soon else 1
+                record.slow_times = (record.slow_times if soon else 0) + 1 if name in self.slow else 0
                 record.at = self.now
-                record.slow = name in self.slow
                 self.progress.forget(name)
                 self.candidates.pop(name, None)
         self.view = view
@@ -251,9 +252,9 @@ class Reign:
             return None
         record = self.records.get(name, Record())
         wait = min(AWAY_MS_MAX, self.config.link_grace_ms << min(record.times, 16)) if record.times > 1 else 0
-        if record.slow:
+        if record.slow_times:
             # It was too slow before: it must be well within the budget now.
-            wait = min(SLOW_MS_MAX, SLOW_MS << min(record.times - 1, 16))
+            wait = min(SLOW_MS_MAX, SLOW_MS << min(record.slow_times - 1, 16))
             reach = min(reach, self.config.ack_budget_ms // 2)
         if self.now < record.at + wait:
             return record.at + wait

@@ -29,7 +29,7 @@ class NoBroker:
     def __init__(self, refusal: Callable[[], TidemarkError]) -> None:
         self._refusal = refusal
 
-    def open_session(self, *_: object) -> NoReturn:
+    def open_session(self, *_: object, **__: object) -> NoReturn:
         raise self._refusal()
 
 

@@ -631,8 +631,8 @@ class Amqp091:
             except Exception as error:  # the other channels' consumers must go all the same
                 self._unexpected(error)
             channel.drop_kept()
-        self.services.broker.counts.channels_closed += len(self._channels)
         if self._channels:
+            self.services.broker.counts.channels_closed += len(self._channels)
             self.services.broker.usage.channels(self.session.user, -len(self._channels))
         self._channels.clear()
         self._paused.clear()
