@@ -1,8 +1,9 @@
 """`make test`: all stages, two lanes.
 
 What needs the machine's attention (real processes, time-outs, Spark) runs one stage after the other in front. What only
-needs CPU (simulation, fuzzing) runs beside it at the lowest priority, on whatever the front leaves idle; its output is shown when a stage is done. Every stage is run, whatever fails before it, and the end says
-which failed and with which command to run one alone.
+needs CPU (simulation, fuzzing) runs beside it at the lowest priority, on whatever the front leaves idle;
+its output is shown when a stage is done. Every stage is run, whatever fails before it, and the end says which failed and
+with which command to run one alone.
 
     python tools/test.py              all
     python tools/test.py unit sim     these stages
@@ -44,6 +45,7 @@ class Stage:
 
 
 PACKAGING = "tests/system/test_packaging.py"
+CLUSTER = "tests/system/cluster"
 TWINS = ("broker", "frontend", "member", "model", "node", "runtime", "store", "wire")
 """Parts with compiled modules, or that stand on them."""
 FUZZ_S = os.environ.get("TIDEMARK_FUZZ_SECONDS", "60")
@@ -52,7 +54,12 @@ STAGES = (
     Stage("interop", (*PYTEST, "tests/interop", "tests/client", *FILES), "ordinary clients, and ours"),
     Stage("security", (*PYTEST, "tests/security", *FILES), "every endpoint, by whom it must not be used"),
     Stage("web", (*PYTEST, "tests/web"), "the page, in a real browser"),
-    Stage("system", (*PYTEST, "tests/system", f"--ignore={PACKAGING}"), "real processes, killed, frozen and cut off"),
+    Stage(
+        "system",
+        (*PYTEST, "tests/system", f"--ignore={PACKAGING}", f"--ignore={CLUSTER}", *FILES),
+        "real brokers, killed, filled up and asked too much",
+    ),
+    Stage("cluster", (*PYTEST, CLUSTER), "real clusters: members killed, frozen and cut off"),
     Stage("packaging", (*PYTEST, PACKAGING), "wheel and sdist, installed and run"),
     Stage("bench", (*PYTEST, "bench/tests", *TWO), "the benchmarks' own tests"),
     Stage(
