@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 from starlette.responses import JSONResponse, Response
@@ -52,6 +52,8 @@ LIMIT_MAX = 500
 VALUE_BYTES = 4096
 VALUE_BYTES_MAX = 1 << 20
 LEASE_MS = 3_600_000
+
+Held = TypeVar("Held", Mark, Pin)
 
 
 # Streams ----------------------------------------------------------------------------------------------------
@@ -300,6 +302,32 @@ async def _with_items(
     return paging.Pieces([head, *paging.with_commas(texts), b"]}"])
 
 
+# What streams hold by name, marks and pins ------------------------------------------------------------------
+
+
+async def _held(
+    visit: Visit,
+    every: Iterable[tuple[Stream, Held]],
+    describe: Callable[[Visit, Stream, Held, float], Awaitable[dict[str, Any]]],
+    named: str,
+) -> Response:
+    """A list of them, each with its counts as far as there is time to count; `named` is the field of its name."""
+    until = time.monotonic() + COUNT_S
+    found: list[dict[str, Any]] = []
+    async for part in paging.sliced(every):
+        found += [await describe(visit, stream, one, until) for stream, one in part]
+    return await paging.listed(visit, found, lambda one: one, order=("vhost", "stream", named))
+
+
+async def _changed(visit: Visit, change: Callable[[StreamSession], int]) -> Response:
+    """Change what the stream in the path holds; the answer comes when that is stored."""
+    the_stream(visit)
+    with visit.session() as session:
+        safe_at = change(StreamSession(session))
+    await journal.stored(visit, safe_at)
+    return done()
+
+
 # Marks ------------------------------------------------------------------------------------------------------
 
 
@@ -328,12 +356,8 @@ async def mark_of(visit: Visit, stream: Stream, mark: Mark, until: float) -> dic
 
 
 async def _marks(visit: Visit, chosen: list[Stream]) -> Response:
-    until = time.monotonic() + COUNT_S
     every = [(stream, mark) for stream in chosen for mark in stream.marks.by_name.values()]
-    found = []
-    async for part in paging.sliced(every):
-        found += [await mark_of(visit, stream, mark, until) for stream, mark in part]
-    return await paging.listed(visit, found, _itself, order=("vhost", "stream", "consumer"))
+    return await _held(visit, every, mark_of, "consumer")
 
 
 async def every_mark(visit: Visit) -> Response:
@@ -347,19 +371,13 @@ async def marks(visit: Visit) -> Response:
 async def reset_mark(visit: Visit) -> Response:
     """Send a consumer to another place: `{"sequence": n}`, 0 is the beginning."""
     sequence = field(await body(visit.request), "sequence", int, 0)
-    the_stream(visit)
-    with visit.session() as session:
-        safe_at = StreamSession(session).reset_mark(visit.part("stream"), visit.part("consumer"), sequence)
-    await journal.stored(visit, safe_at)
-    return done()
+    name, consumer = visit.part("stream"), visit.part("consumer")
+    return await _changed(visit, lambda session: session.reset_mark(name, consumer, sequence))
 
 
 async def forget_mark(visit: Visit) -> Response:
-    the_stream(visit)
-    with visit.session() as session:
-        safe_at = StreamSession(session).unregister(visit.part("stream"), visit.part("consumer"))
-    await journal.stored(visit, safe_at)
-    return done()
+    name, consumer = visit.part("stream"), visit.part("consumer")
+    return await _changed(visit, lambda session: session.unregister(name, consumer))
 
 
 # Pins -------------------------------------------------------------------------------------------------------
@@ -382,12 +400,8 @@ async def pin_of(visit: Visit, stream: Stream, pin: Pin, until: float) -> dict[s
 
 
 async def _pins(visit: Visit, chosen: list[Stream]) -> Response:
-    until = time.monotonic() + COUNT_S
     every = [(stream, pin) for stream in chosen for pin in stream.pins.by_name.values()]
-    found = []
-    async for part in paging.sliced(every):
-        found += [await pin_of(visit, stream, pin, until) for stream, pin in part]
-    return await paging.listed(visit, found, _itself, order=("vhost", "stream", "name"))
+    return await _held(visit, every, pin_of, "name")
 
 
 async def every_pin(visit: Visit) -> Response:
@@ -420,15 +434,8 @@ async def make_pin(visit: Visit) -> Response:
 
 
 async def release_pin(visit: Visit) -> Response:
-    the_stream(visit)
-    with visit.session() as session:
-        safe_at = StreamSession(session).release(visit.part("stream"), visit.part("pin"))
-    await journal.stored(visit, safe_at)
-    return done()
-
-
-def _itself(item: dict[str, Any]) -> dict[str, Any]:
-    return item
+    name, pin = visit.part("stream"), visit.part("pin")
+    return await _changed(visit, lambda session: session.release(name, pin))
 
 
 # What is given ----------------------------------------------------------------------------------------------
