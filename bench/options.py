@@ -1,11 +1,39 @@
-"""The options that every campaign has, whatever it measures."""
+"""The options that every campaign has, whatever it measures, and the cases that they choose."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+class Named(Protocol):
+    """A case of any campaign."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+
+
+AnyCase = TypeVar("AnyCase", bound=Named)
+
+
+def among(cases: Sequence[AnyCase], patterns: Sequence[str]) -> list[AnyCase]:
+    """The cases whose names match any pattern, in their usual order; all when there is none.
+
+    Raises:
+        ValueError: a pattern matches no case.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(case.name, pattern) for case in cases):
+            names = ", ".join(case.name for case in cases)
+            raise ValueError(f"no case is called {pattern!r}; there are: {names}")
+    return [case for case in cases if not patterns or any(fnmatchcase(case.name, one) for one in patterns)]
 
 
 def campaign_parser(program: str, about: str | None, page: str) -> argparse.ArgumentParser:
@@ -29,3 +57,11 @@ def campaign_parser(program: str, about: str | None, page: str) -> argparse.Argu
     )
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="measure nothing; report on this file")
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, words: list[str] | None) -> argparse.Namespace:
+    """The options as they were given, with the defaults that hang on others."""
+    options = parser.parse_args(words)
+    if options.warm_memory is None:
+        options.warm_memory = not options.quick
+    return options

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.cases import CASES, Kind
-from bench.report import IMAGES, NAMES
+from bench.drawing import LIMIT, pyplot, save, tidy
+from bench.page import IMAGES
+from bench.report import NAMES
 from bench.results import Results
 
 _COLOURS = {
@@ -58,13 +60,8 @@ _WAIT = ("end-to-end latency p50, µs (less is better)", "end-to-end latency p99
 
 def draw(results: Results, *, of_streams: bool) -> list[Path]:
     """Write the plots of AMQP or of streams; returns their paths, none where matplotlib is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
+    if pyplot() is None:
         return []
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "tidemark"  # the same figures make the same file
-    matplotlib.rcParams["font.size"] = 9
     throughput = _lines(results, Kind.THROUGHPUT, ("cpu_s_per_million", "messages_per_s"))
     latency = _lines(results, Kind.LATENCY, ("p50_us", "p99_us"))
     inside, peers = ([line for line in lines if line.case in results.runs] for lines in (_INSIDE, _PEERS))
@@ -81,10 +78,8 @@ def draw(results: Results, *, of_streams: bool) -> list[Path]:
 
 
 def _figure(results: Results, lines: list[Line], titles: tuple[str, ...], name: str) -> Path:
-    import matplotlib.pyplot as plt
-
     brokers = [b for b in NAMES if any(b in results.runs[line.case] for line in lines)]
-    figure, axes = plt.subplots(
+    figure, axes = pyplot().subplots(
         1, len(titles), figsize=(11, 1.2 + 0.42 * len(lines)), sharey=True, layout="constrained"
     )
     for panel, (axis, title) in enumerate(zip(axes, titles, strict=True)):
@@ -102,9 +97,7 @@ def _figure(results: Results, lines: list[Line], titles: tuple[str, ...], name: 
         if figures:  # bars have a visible length, and their labels room on the right
             axis.set_xlim(min(figures) / 3, max(figures) * 2.5)
         axis.set_title(f"{title}, log scale", fontsize=9, loc="left")
-        axis.grid(axis="x", alpha=0.3)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
+        tidy(axis)
     axes[0].set_yticks(range(len(lines)), [line.label for line in lines])
     axes[0].invert_yaxis()
     figure.legend(
@@ -113,10 +106,7 @@ def _figure(results: Results, lines: list[Line], titles: tuple[str, ...], name: 
         ncols=len(brokers),
         frameon=False,
     )
-    IMAGES.mkdir(parents=True, exist_ok=True)
-    figure.savefig(IMAGES / name, metadata={"Date": None})
-    plt.close(figure)
-    return IMAGES / name
+    return save(figure, IMAGES / name)
 
 
 def _bars(
@@ -148,7 +138,7 @@ def _bars(
         xerr=[below, above],
         color=_COLOURS[broker],
         label=NAMES[broker],
-        error_kw={"elinewidth": 0.8, "ecolor": "#343a40"},
+        error_kw={"elinewidth": 0.8, "ecolor": LIMIT},
     )
     axis.bar_label(drawn, [_short(value) for value in medians], padding=4, fontsize=7)
 

@@ -1,13 +1,9 @@
-"""Turns results into a table on the terminal, a JSON file, Markdown and plots.
-
-The Markdown goes between markers of `docs/benchmarks.md`, AMQP and streams each between their own; the prose
-around them is written by hand and left alone.
-"""
+"""Turns results into a table on the terminal, a JSON file, and the parts of `docs/benchmarks.md` on AMQP and streams."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,34 +14,25 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.cases import CASES, Case, Kind
+from bench.page import DOCS, Part, closing, opening
 from bench.results import Results, Spread, Verdict, verdicts
+from bench.results import write_json as write_results
+from bench.tables import in_full, markdown_table, print_failures, spread_text
 
-_ROOT = Path(__file__).parent.parent
-RESULTS = Path(__file__).parent / "results"
-PAGE = _ROOT / "docs" / "benchmarks.md"
-IMAGES = _ROOT / "docs" / "img"
+PAGE = DOCS / "benchmarks.md"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Section:
-    """A generated part of the page. A campaign replaces those parts that it has figures for."""
+class Section(Part):
+    """A campaign replaces those parts of the page that it has figures for."""
 
-    name: str
     of_streams: bool
-
-    @property
-    def begin(self) -> str:
-        return f"<!-- {self.name}:begin -->"
-
-    @property
-    def end(self) -> str:
-        return f"<!-- {self.name}:end -->"
 
     def cases(self) -> list[Case]:
         return [case for case in CASES if case.kind.of_streams == self.of_streams]
 
 
-SECTIONS = (Section("bench", of_streams=False), Section("bench-streams", of_streams=True))
+SECTIONS = (Section("bench", PAGE, of_streams=False), Section("bench-streams", PAGE, of_streams=True))
 
 
 NAMES = {
@@ -210,22 +197,8 @@ def _headings(case: Case) -> list[str]:
     return [*(NAMES[broker] for broker in case.brokers), *versus, "bar"]
 
 
-def _figure(value: float) -> str:
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def _spread(spread: Spread | None) -> str:
-    if spread is None:
-        return "–"
-    if spread.low == spread.high:
-        return _figure(spread.median)
-    return f"{_figure(spread.median)} [{_figure(spread.low)}–{_figure(spread.high)}]"
-
-
 def _advantage(row: Row) -> str:
-    return "–" if row.advantage is None else f"{_figure(row.advantage)}×"
+    return "–" if row.advantage is None else f"{in_full(row.advantage)}×"
 
 
 def _verdict(verdict: Verdict | None) -> str:
@@ -233,7 +206,7 @@ def _verdict(verdict: Verdict | None) -> str:
         return ""
     word = "met" if verdict.met else "missed"
     note = f"; {verdict.note}" if verdict.note else ""
-    margin = "" if math.isinf(verdict.margin) else f" ({_figure(verdict.margin)}× the bar{note})"
+    margin = "" if math.isinf(verdict.margin) else f" ({in_full(verdict.margin)}× the bar{note})"
     return f"{word}: {verdict.bar.text}{margin}"
 
 
@@ -250,7 +223,7 @@ def print_table(results: Results, console: Console) -> None:
         table.add_row(
             row.case.name if row.case.name != last else "",
             row.label,
-            *(Text(_spread(row.spreads.get(broker))) for broker in brokers),
+            *(Text(spread_text(row.spreads.get(broker), in_full)) for broker in brokers),
             _advantage(row),
             Text(_verdict(row.verdict), style=colour),
         )
@@ -260,12 +233,10 @@ def print_table(results: Results, console: Console) -> None:
     if judged:
         met = sum(v.met for v in judged)
         console.print(f"bars: {met} met, {len(judged) - met} missed")
-    for failure in results.failures:
-        console.print(Text(f"no figures: {failure}", style="red"))
+    print_failures(console, results.failures)
 
 
 def write_json(results: Results, facts: dict[str, str], settings: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     summary = {
         case: {
             broker: {
@@ -277,34 +248,17 @@ def write_json(results: Results, facts: dict[str, str], settings: dict[str, Any]
         }
         for case, brokers in results.runs.items()
     }
-    document = {
-        "machine": facts,
-        "settings": settings,
-        "summary": summary,
-        "bars": [
-            {
-                **dataclasses.asdict(v.bar),
-                "value": v.value,
-                "limit": v.limit,
-                "met": v.met,
-                "note": v.note,
-            }
-            for v in verdicts(results)
-        ],
-        "runs": results.runs,
-        "failures": results.failures,
-    }
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> tuple[Results, dict[str, str], dict[str, Any]]:
-    """The inverse of `write_json`, so that a page can be made again without measuring."""
-    document = json.loads(path.read_text())
-    return (
-        Results(document["runs"], document["failures"]),
-        document["machine"],
-        document["settings"],
-    )
+    bars = [
+        {
+            **dataclasses.asdict(v.bar),
+            "value": v.value,
+            "limit": v.limit,
+            "met": v.met,
+            "note": v.note,
+        }
+        for v in verdicts(results)
+    ]
+    write_results(path, results, facts, settings, bars, summary=summary)
 
 
 def markdown(
@@ -314,45 +268,22 @@ def markdown(
     if settings.get("quick"):
         short = " A short campaign (`--quick`)"
         short += ": 100,000 keys, whatever the cases are called." if section.of_streams else "."
-    lines = [
-        f"Measured {settings['date']} with {settings['repeat']} runs a case and broker, in turn.{short}",
-        "",
-        ", ".join(f"{name} {value}" for name, value in facts.items()) + ".",
-        "",
-    ]
-    lines += [f"![{image.stem}](img/{image.name})\n" for image in images]
-    last = ""
-    for row in rows(results):
-        if row.case.kind.of_streams != section.of_streams:
-            continue
-        headings = _headings(row.case)
-        if row.case.name != last:
-            lines += [
-                "",
-                f"### {row.case.name}",
-                "",
-                f"{row.case.title[0].upper()}{row.case.title[1:]}.",
-                "",
-                f"| | {' | '.join(headings)} |",
-                f"|---|{'--:|' * (len(headings) - 1)}---|",
-            ]
-        cells = [_spread(row.spreads[broker]) for broker in row.case.brokers]
-        if len(headings) > len(cells) + 1:
-            cells.append(_advantage(row))
-        lines.append(f"| {row.label} | {' | '.join(cells)} | {_verdict(row.verdict)} |")
-        last = row.case.name
+    measured = (
+        f"Measured {settings['date']} with {settings['repeat']} runs a case and broker, in turn.{short}"
+    )
+    lines = opening(measured, facts, images)
+    for case, of_case in itertools.groupby(rows(results), key=lambda row: row.case):
+        if case.kind.of_streams == section.of_streams:
+            lines += ["", f"### {case.name}", "", f"{case.title[0].upper()}{case.title[1:]}.", ""]
+            lines += markdown_table(_headings(case), map(_cells, of_case), words_last=True)
     named = {case.name for case in section.cases()}
-    if failures := [failure for failure in results.failures if failure.partition(",")[0] in named]:
-        lines += ["", "No figures:", ""]
-        lines += [f"- {failure}" for failure in failures]
+    failures = [failure for failure in results.failures if failure.partition(",")[0] in named]
+    if failures:
+        lines += ["", *closing(failures)]
     return "\n".join(lines) + "\n"
 
 
-def write_page(section: Section, generated: str) -> None:
-    """Replace what is between the section's markers on the page."""
-    page = PAGE.read_text()
-    before, begin, rest = page.partition(section.begin)
-    _, end, after = rest.partition(section.end)
-    if not begin or not end:
-        raise ValueError(f"{PAGE.name} has lost its markers {section.begin} and {section.end}")
-    PAGE.write_text(f"{before}{begin}\n{generated}{end}{after}")
+def _cells(row: Row) -> list[str]:
+    versus = [_advantage(row)] if any(broker in PEERS for broker in row.case.brokers) else []
+    spreads = [spread_text(row.spreads[broker], in_full) for broker in row.case.brokers]
+    return [row.label, *spreads, *versus, _verdict(row.verdict)]

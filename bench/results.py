@@ -1,10 +1,13 @@
-"""Figures of repeated runs: medians and spreads, and how they stand against the bars."""
+"""Figures of repeated runs: medians and spreads, the file they are kept in, and how they stand against the bars."""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from bench.cases import Bar, bars
 from bench.measure import Figures
@@ -44,6 +47,33 @@ class Results:
         """Every metric that any broker has in this case, in the order of measuring."""
         runs = (figures for broker in self.runs.get(case, {}).values() for figures in broker)
         return list(dict.fromkeys(name for figures in runs for name in figures))
+
+
+def write_json(
+    path: Path,
+    results: Results,
+    machine: dict[str, str],
+    settings: dict[str, Any],
+    bars: list[dict[str, Any]],
+    **more: Any,
+) -> None:
+    """Keep all that a page is made of. `bars` and `more` are for whoever reads the file; `read_json` needs neither."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "machine": machine,
+        "settings": settings,
+        **more,
+        "bars": bars,
+        "runs": results.runs,
+        "failures": results.failures,
+    }
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> tuple[Results, dict[str, str], dict[str, Any]]:
+    """Results, machine and settings of a file, so that a page can be made again without measuring."""
+    document = json.loads(path.read_text())
+    return Results(document["runs"], document["failures"]), document["machine"], document["settings"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,19 @@ from typing import Any
 from rich.console import Console
 
 from bench import plot, rabbitmq, report
-from bench.build import BuildFailedError, build
-from bench.cases import CASES, Case, select
-from bench.machine import WarmMemory, disk_of, facts
+from bench.build import build
+from bench.campaign import Say, command, date_of, results_path, speaker, workplace
+from bench.cases import CASES, Case
+from bench.machine import WarmMemory, facts
 from bench.measure import FULL, QUICK, Figures, RunFailedError, Scale, run_case
-from bench.options import ROOT, campaign_parser
+from bench.options import ROOT, campaign_parser, parsed
 from bench.proc import ServerFailedError
 from bench.rabbitmq import RabbitMQ, RabbitMQUnavailableError
 from bench.results import Results
 from bench.servers import NullBroker, NullDurable, Server
 from bench.streams import nats, redis
 from bench.streams.measure import run_stream_case
+from bench.tables import in_full
 from bench.tidemark_server import TidemarkServer, TidemarkUnavailableError, ensure_available
 
 _SERVERS: dict[str, Callable[[Path], Server]] = {
@@ -61,19 +63,17 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser = campaign_parser("python -m bench.run", __doc__, "benchmarks.md")
     parser.add_argument("--repeat", type=int, metavar="N", help="runs a case and broker (3; quick 1)")
     parser.add_argument("--brokers", default=_NAMES, metavar="A,B", help="which, in order")
-    options = parser.parse_args(words)
+    options = parsed(parser, words)
     if unknown := set(options.brokers.split(",")) - set(_NAMES.split(",")):
         parser.error(f"no broker is called {', '.join(sorted(unknown))}; there are: {_NAMES}")
     if options.repeat is None:
         options.repeat = 1 if options.quick else 3
     if not 1 <= options.repeat <= 100:
         parser.error("--repeat is from 1 to 100")
-    if options.warm_memory is None:
-        options.warm_memory = not options.quick
     return options
 
 
-def _available(names: list[str], folder: Path, say: Callable[[str], None]) -> list[str]:
+def _available(names: list[str], folder: Path, say: Say) -> list[str]:
     """The brokers that can run here; one line for each that cannot."""
     found = []
     for name in names:
@@ -125,7 +125,7 @@ def _campaign(
 
 def _line(figures: Figures) -> str:
     return "  ".join(
-        f"{name}={value:,.0f}" if value >= 1000 else f"{name}={value:.3g}"
+        f"{name}={in_full(value)}"
         for name, value in figures.items()
         if not name.startswith(("pacing_", "generator_")) and not name.endswith(("999_us", "max_us"))
     )
@@ -136,7 +136,7 @@ def _write_docs(
 ) -> None:
     for section in sections:
         images = plot.draw(results, of_streams=section.of_streams)
-        report.write_page(section, report.markdown(section, results, machine, settings, images))
+        section.write(report.markdown(section, results, machine, settings, images))
 
 
 def _measured(results: Results) -> list[report.Section]:
@@ -153,17 +153,10 @@ def _whole(section: report.Section, chosen: list[Case], brokers: list[str]) -> b
 
 
 def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> int:
-    def say(text: str) -> None:
-        console.print(text, markup=False)
-
-    options.folder.mkdir(parents=True, exist_ok=True)
-    if disk_of(options.folder).startswith("tmpfs"):
-        say(f"{options.folder} is in memory (tmpfs): durable figures mean nothing there")
-    started = datetime.datetime.now().astimezone()
-    machine, results = facts(options.folder), Results()
+    say, started, results = speaker(console), datetime.datetime.now().astimezone(), Results()
+    machine = facts(options.folder)
     with ExitStack() as cleanup:
-        folder = Path(tempfile.mkdtemp(prefix="bench-", dir=options.folder))
-        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = cleanup.enter_context(workplace(options, "bench", say))
         wanted = [name for name in options.brokers.split(",") if any(name in case.brokers for case in chosen)]
         brokers = _available(wanted, folder, say)
         if options.warm_memory and brokers:
@@ -177,16 +170,14 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
         say("nothing was measured")
         return 1
     settings = {
-        "date": started.strftime("%Y-%m-%d %H:%M %z"),
+        "date": date_of(started),
         "quick": options.quick,
         "repeat": options.repeat,
         "brokers": brokers,
         "cases": [case.name for case in chosen],
     }
     report.print_table(results, console)
-    whole = len(chosen) == len(CASES)
-    kind = "quick" if options.quick else "all" if whole else "-".join(c.name for c in chosen)[:60]
-    path = report.RESULTS / f"{started.strftime('%Y-%m-%dT%H%M%S')}-{kind}.json"
+    path = results_path(started, options, chosen, whole=len(chosen) == len(CASES))
     report.write_json(results, machine, settings, path)
     say(f"figures: {path.relative_to(ROOT)}")
     sections = _measured(results) if options.docs else []
@@ -198,32 +189,20 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
     return 1 if results.failures else 0
 
 
-def _show(options: argparse.Namespace, console: Console) -> int:
-    results, machine, settings = report.read_json(options.from_json)
+def _show(
+    options: argparse.Namespace,
+    console: Console,
+    results: Results,
+    machine: dict[str, str],
+    settings: dict[str, Any],
+) -> None:
     report.print_table(results, console)
     if options.docs:
         _write_docs(_measured(results), results, machine, settings)
-    return 0
 
 
 def main(words: list[str] | None = None) -> int:
-    options = _arguments(words)
-    console = Console()
-    if not console.is_terminal:  # a log has no width of its own; tables want some
-        console = Console(width=180)
-    if options.list:
-        for case in CASES:
-            console.print(f"{case.name:26} {case.title}")
-        return 0
-    if options.from_json:
-        return _show(options, console)
-    try:
-        chosen = select(options.case)
-        build()
-    except (ValueError, BuildFailedError) as wrong:
-        console.print(str(wrong), markup=False)
-        return 2
-    return _run(options, chosen, console)
+    return command(_arguments(words), CASES, show=_show, measure=_run, prepare=build)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bench import rabbitmq
-from bench.build import BuildFailedError, build
+from bench.build import build
+from bench.campaign import Say, command, date_of, results_path, sentence_of, speaker, workplace
 from bench.cluster import plot, report
-from bench.cluster.cases import ALL, ALONE, CASES, FULL, NATS, QUICK, RABBITMQ, Case, Kind, Scale, select
+from bench.cluster.cases import ALL, ALONE, CASES, FULL, NATS, QUICK, RABBITMQ, Case, Kind, Scale
 from bench.cluster.catchup import catch_up
 from bench.cluster.contestants import Cluster
 from bench.cluster.failover import failover
@@ -32,12 +34,13 @@ from bench.cluster.nats import NatsCluster
 from bench.cluster.publishing import idle, load_amqp, publish
 from bench.cluster.rabbitmq import RabbitCluster
 from bench.cluster.tidemark import Chain, Standby, TidemarkCluster, etcd_version
-from bench.machine import WarmMemory, disk_of, facts
+from bench.machine import WarmMemory, facts
 from bench.measure import Figures, RunFailedError
-from bench.options import ROOT, campaign_parser
+from bench.options import ROOT, campaign_parser, parsed
 from bench.proc import ServerFailedError
 from bench.results import Results
 from bench.streams import nats
+from bench.tables import figure
 from bench.tidemark_server import TidemarkServer
 from tidemark.cli import CommandError
 
@@ -49,23 +52,19 @@ _FAILURES = (RunFailedError, ServerFailedError, CommandError, OSError)
 _TOGETHER = (Kind.IDLE, Kind.PUBLISH, Kind.COST)
 """These run one after the other on the same cluster."""
 
-Say = Callable[[str], None]
-
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser = campaign_parser("python -m bench.cluster", __doc__, "benchmarks.md")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds (3; quick 1)")
     parser.add_argument("--kills", type=int, metavar="N", help="kills a round and contestant (34; quick 5)")
     parser.add_argument("--contestants", default=",".join(ALL), metavar="A,B", help="which, in order")
-    options = parser.parse_args(words)
+    options = parsed(parser, words)
     if unknown := set(options.contestants.split(",")) - set(ALL):
         parser.error(f"nobody is called {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}")
     for name in ("rounds", "kills"):
         value = getattr(options, name)
         if value is not None and not 1 <= value <= 1000:
             parser.error(f"--{name} is from 1 to 1000")
-    if options.warm_memory is None:
-        options.warm_memory = not options.quick
     return options
 
 
@@ -195,30 +194,23 @@ def _one(case: Case, contestant: str, results: Results, say: Say, run: Callable[
         return
     for figures in found:
         results.add(case.name, contestant, figures)
-    words = "  ".join(f"{name}={report.figure(value)}" for name, value in found[-1].items())
+    words = "  ".join(f"{name}={figure(value)}" for name, value in found[-1].items())
     say(f"  {case.name}: {words}")
 
 
 def _failed(what: str, failure: BaseException, results: Results, say: Say) -> None:
-    sentence = " ".join(str(failure).split())[:400]
+    sentence = sentence_of(failure)
     results.failures.append(f"{what}: {sentence}")
     say(f"  {what} failed: {sentence}")
 
 
 def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> int:
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False)
-
-    options.folder.mkdir(parents=True, exist_ok=True)
-    if disk_of(options.folder).startswith("tmpfs"):
-        say(f"{options.folder} is in memory (tmpfs): figures of durable publishing mean nothing there")
-    started = datetime.datetime.now().astimezone()
+    say, started = speaker(console), datetime.datetime.now().astimezone()
     results, scale = Results(), _scale(options)
     machine = facts(options.folder) | {"etcd": etcd_version()}
     machine.pop("redis")
     with ExitStack() as cleanup:
-        folder = Path(tempfile.mkdtemp(prefix="bench-cluster-", dir=options.folder))
-        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = cleanup.enter_context(workplace(options, "bench-cluster", say))
         contestants = _available(options.contestants.split(","), say)
         if options.warm_memory and contestants:
             cleanup.enter_context(WarmMemory(folder, say))
@@ -236,7 +228,7 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
         say("nothing was measured")
         return 1
     settings = {
-        "date": started.strftime("%Y-%m-%d %H:%M %z"),
+        "date": date_of(started),
         "quick": options.quick,
         "stopped": stopped_early,
         **dataclasses.asdict(scale),
@@ -245,39 +237,34 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
     }
     report.print_tables(results, console)
     whole = len(chosen) == len(CASES) and contestants == list(ALL)
-    kind = "quick" if options.quick else "all" if whole else "-".join(case.name for case in chosen)[:60]
-    path = report.RESULTS / f"{started.strftime('%Y-%m-%dT%H%M%S')}-cluster-{kind}.json"
+    path = results_path(started, options, chosen, whole=whole, of="cluster-")
     report.write_json(results, machine, settings, path)
     say(f"figures: {path.relative_to(ROOT)}")
     if fault is not None:
         raise fault
     if options.docs if options.docs is not None else whole and not options.quick and not results.failures:
-        report.write_page(report.markdown(results, machine, settings, plot.draw(results)))
+        _write_docs(results, machine, settings)
     return 1 if results.failures else 0
 
 
+def _write_docs(results: Results, machine: dict[str, str], settings: dict[str, Any]) -> None:
+    report.PART.write(report.markdown(results, machine, settings, plot.draw(results)))
+
+
+def _show(
+    options: argparse.Namespace,
+    console: Console,
+    results: Results,
+    machine: dict[str, str],
+    settings: dict[str, Any],
+) -> None:
+    report.print_tables(results, console)
+    if options.docs:
+        _write_docs(results, machine, settings)
+
+
 def main(words: list[str] | None = None) -> int:
-    options = _arguments(words)
-    console = Console()
-    if not console.is_terminal:  # a log has no width of its own; tables want some
-        console = Console(width=180)
-    if options.list:
-        for case in CASES:
-            console.print(f"{case.name:22} {case.title}")
-        return 0
-    try:
-        chosen = select(options.case)
-        if options.from_json:
-            results, machine, settings = report.read_json(options.from_json)
-            report.print_tables(results, console)
-            if options.docs:
-                report.write_page(report.markdown(results, machine, settings, plot.draw(results)))
-            return 0
-        build()
-    except (ValueError, BuildFailedError) as wrong:
-        console.print(str(wrong), markup=False)
-        return 2
-    return _run(options, chosen, console)
+    return command(_arguments(words), CASES, show=_show, measure=_run, prepare=build)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from fnmatch import fnmatchcase
+
+from bench.options import among
 
 STANDBY, CHAIN, RABBITMQ, NATS, ALONE = "tidemark-standby", "tidemark-chain", "rabbitmq", "nats", "alone"
 OURS = (STANDBY, CHAIN)
@@ -189,15 +190,8 @@ CASES: tuple[Case, ...] = (
 
 
 def select(patterns: list[str]) -> list[Case]:
-    """The cases that any pattern names; all without patterns.
-
-    Raises:
-        ValueError: a pattern names none.
-    """
-    for pattern in patterns:
-        if not any(fnmatchcase(case.name, pattern) for case in CASES):
-            raise ValueError(f"no case is called {pattern!r}; --list names them")
-    return [case for case in CASES if not patterns or any(fnmatchcase(case.name, one) for one in patterns)]
+    """The cases that these name; all when there is none. Raises ValueError for one that names none."""
+    return among(CASES, patterns)
 
 
 def bars() -> Iterator[tuple[Case, Bar]]:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.cluster.cases import ALL, CASES, CHAIN, NAMES, NATS, RABBITMQ, STANDBY, Kind
-from bench.cluster.report import IMAGES, values
+from bench.cluster.report import values
+from bench.drawing import LIMIT, pyplot, save, tidy
+from bench.page import IMAGES
 from bench.results import Results
 
 _COLOURS = {STANDBY: "#0b7285", CHAIN: "#66d9e8", RABBITMQ: "#e8590c", NATS: "#5f3dc4"}
@@ -15,16 +17,9 @@ _LIMITS = {Kind.KILL: ((1, "p50 bar"), (2, "p99 bar")), Kind.FREEZE: ((3, "bar")
 
 def draw(results: Results, folder: Path = IMAGES) -> list[Path]:
     """Write the plots; returns their paths, none where matplotlib is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
+    plt = pyplot()
+    if plt is None:
         return []
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "tidemark"  # the same figures make the same file
-    matplotlib.rcParams["font.size"] = 9
-    import matplotlib.pyplot as plt
-
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     published = [case.name for case in CASES if case.kind is Kind.PUBLISH and case.name in results.runs]
     failed = [case for case in CASES if case.kind in _LIMITS and case.name in results.runs]
@@ -39,17 +34,8 @@ def draw(results: Results, folder: Path = IMAGES) -> list[Path]:
             figure, axes = plt.subplots(1, len(failed), figsize=(11, 3), layout="constrained", squeeze=False)
             for axis, case in zip(axes[0], failed, strict=True):
                 _draw_failover(axis, results, case.name, case.kind)
-        paths.append(folder / f"{name}.svg")
-        figure.savefig(paths[-1], metadata={"Date": None})
-        plt.close(figure)
+        paths.append(save(figure, folder / f"{name}.svg"))
     return paths
-
-
-def _tidy(axis: Any) -> None:
-    axis.invert_yaxis()
-    axis.grid(axis="x", alpha=0.3)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_cpu(axis: Any, results: Results, cases: list[str]) -> None:
@@ -63,13 +49,14 @@ def _draw_cpu(axis: Any, results: Results, cases: list[str]) -> None:
             at = row + (place - (len(ALL) - 1) / 2) * height
             label = NAMES[name] if row == 0 else None
             axis.barh(at, found.median, height, color=_COLOURS[name], label=label)
-            axis.plot([found.low, found.high], [at, at], color="#343a40", linewidth=0.8)
+            axis.plot([found.low, found.high], [at, at], color=LIMIT, linewidth=0.8)
     axis.set_xscale("log")
     axis.set_yticks(range(len(cases)), [case.removeprefix("publish-") for case in cases])
     axis.set_title(
         "confirmed publishes a CPU second of all server processes (more is better)", fontsize=9, loc="left"
     )
-    _tidy(axis)
+    axis.invert_yaxis()
+    tidy(axis)
 
 
 def _draw_failover(axis: Any, results: Results, case: str, kind: Kind) -> None:
@@ -78,7 +65,7 @@ def _draw_failover(axis: Any, results: Results, case: str, kind: Kind) -> None:
         took = values(results, case, name, "next_confirm_s")
         axis.scatter(took, [row] * len(took), s=14, alpha=0.6, color=_COLOURS[name])
     for limit, label in _LIMITS[kind]:
-        axis.axvline(limit, color="#343a40", linewidth=0.8, linestyle="--")
+        axis.axvline(limit, color=LIMIT, linewidth=0.8, linestyle="--")
         axis.text(limit, 1, label, fontsize=7, ha="center", va="bottom", transform=axis.get_xaxis_transform())
     axis.set_yticks(range(len(names)), [NAMES[name] for name in names], fontsize=8)
     axis.set_xscale("log")
@@ -92,4 +79,5 @@ def _draw_failover(axis: Any, results: Results, case: str, kind: Kind) -> None:
         loc="left",
         pad=12,
     )
-    _tidy(axis)
+    axis.invert_yaxis()
+    tidy(axis)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from bench.cluster.cases import (
     ALL,
@@ -24,18 +21,15 @@ from bench.cluster.cases import (
     Case,
     Kind,
     Statistic,
-    bars,
 )
-from bench.options import ROOT
+from bench.cluster.cases import bars as every_bar
+from bench.page import DOCS, Part, closing, opening
 from bench.results import Results, Spread
+from bench.results import write_json as write_results
 from bench.streams.pump import percentile
+from bench.tables import Grid, Words, figure, print_failures, print_verdict, spread_text
 
-RESULTS = ROOT / "bench" / "results"
-PAGE = ROOT / "docs" / "benchmarks.md"
-IMAGES = ROOT / "docs" / "img"
-BEGIN, END = "<!-- bench-cluster:begin -->", "<!-- bench-cluster:end -->"
-
-Text = Callable[[float], str]
+PART = Part("bench-cluster", DOCS / "benchmarks.md")
 
 
 # Judging ---------------------------------------------------------------------------------------------
@@ -80,7 +74,7 @@ def statistic(found: list[float], which: Statistic) -> float:
 
 def verdicts(results: Results) -> Iterator[Verdict]:
     """One for every bar whose figures were measured."""
-    for case, bar in bars():
+    for case, bar in every_bar():
         ours = values(results, case.name, bar.ours, bar.metric)
         if not ours:
             continue
@@ -100,37 +94,12 @@ def verdicts(results: Results) -> Iterator[Verdict]:
 # Tables ----------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(slots=True)
-class Grid:
-    """One table: rows of text under a heading."""
-
-    title: str
-    headings: list[str]
-    rows: list[list[str]] = dataclasses.field(default_factory=list)
-
-
-def figure(value: float) -> str:
-    if value >= 1e7:
-        return f"{value / 1e6:,.1f} M"
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
 def percent(value: float) -> str:
     return f"{value:.0%}"
 
 
 def _fine_percent(value: float) -> str:
     return f"{value:.1%}"
-
-
-def spread_of(found: Spread | None, text: Text = figure) -> str:
-    if found is None:
-        return "–"
-    if text(found.low) == text(found.high):
-        return text(found.median)
-    return f"{text(found.median)} [{text(found.low)}–{text(found.high)}]"
 
 
 _PUBLISH = (
@@ -145,7 +114,7 @@ _COST = (
     ("cpu_s_per_gb", "the leader's CPU s a GB of bodies"),
     ("confirmed_per_s", "confirmed a second"),
 )
-_CATCH_UP: tuple[tuple[str, str, Text], ...] = (
+_CATCH_UP: tuple[tuple[str, str, Words], ...] = (
     ("messages", "messages to catch up with", figure),
     ("journal_bytes", "bytes in the journal", figure),
     ("catch_up_s", "first record to ready, s", figure),
@@ -175,12 +144,16 @@ def _of(kind: Kind, results: Results) -> list[Case]:
     return [case for case in CASES if case.kind is kind and case.name in results.runs]
 
 
+def _names(contestants: tuple[str, ...]) -> list[str]:
+    return [NAMES[name] for name in contestants]
+
+
 def _idle_grid(results: Results) -> Iterator[Grid]:
     for case in _of(Kind.IDLE, results):
-        cells = [spread_of(results.spread(case.name, name, "idle_cpu"), _fine_percent) for name in ALL]
+        cells = [spread_text(results.spread(case.name, name, "idle_cpu"), _fine_percent) for name in ALL]
         yield Grid(
             "Idle: share of one core that all server processes take",
-            ["", *map(NAMES.__getitem__, ALL)],
+            _names(ALL),
             [["idle", *cells]],
         )
 
@@ -188,7 +161,7 @@ def _idle_grid(results: Results) -> Iterator[Grid]:
 def _publish_grids(results: Results) -> Iterator[Grid]:
     cases = _of(Kind.PUBLISH, results)
     for metric, title in _PUBLISH if cases else ():
-        grid = Grid(title, ["", *map(NAMES.__getitem__, ALL)])
+        grid = Grid(title, _names(ALL))
         ratios = metric == "confirmed_per_cpu_s"
         if ratios:
             grid.headings += [
@@ -197,7 +170,7 @@ def _publish_grids(results: Results) -> Iterator[Grid]:
                 for peer in (RABBITMQ, NATS)
             ]
         for case in cases:
-            cells = [spread_of(results.spread(case.name, name, metric)) for name in ALL]
+            cells = [spread_text(results.spread(case.name, name, metric)) for name in ALL]
             if ratios:
                 cells += [
                     _ratio(results, case.name, metric, ours, peer)
@@ -218,10 +191,10 @@ def _cost_grid(results: Results) -> Iterator[Grid]:
     if not cases:
         return
     who = (ALONE, *OURS)
-    grid = Grid("What replication costs the leader", ["", *map(NAMES.__getitem__, who)])
+    grid = Grid("What replication costs the leader", _names(who))
     for case in cases:
         for metric, label in _COST:
-            cells = [spread_of(results.spread(case.name, name, metric)) for name in who]
+            cells = [spread_text(results.spread(case.name, name, metric)) for name in who]
             grid.rows.append([f"{case.name.removeprefix('cost-')}: {label}", *cells])
     yield grid
 
@@ -231,7 +204,7 @@ def _failover_grids(results: Results) -> Iterator[Grid]:
         for case in _of(kind, results):
             grid = Grid(
                 f"{what} of the leader to the next confirm, s",
-                ["", "times", "p50", "p99", "longest", "confirmed", "of them lost"],
+                ["times", "p50", "p99", "longest", "confirmed", "of them lost"],
             )
             for name in case.contestants:
                 took = values(results, case.name, name, "next_confirm_s")
@@ -247,12 +220,12 @@ def _failover_grids(results: Results) -> Iterator[Grid]:
 
 def _catch_up_grid(results: Results) -> Iterator[Grid]:
     for case in _of(Kind.CATCH_UP, results):
-        grid = Grid("A member returns with an empty store", ["", *map(NAMES.__getitem__, case.contestants)])
+        grid = Grid("A member returns with an empty store", _names(case.contestants))
         measured = results.metrics(case.name)
         for metric, label, text in _CATCH_UP:
             if metric in measured:
                 cells = [
-                    spread_of(results.spread(case.name, name, metric), text) for name in case.contestants
+                    spread_text(results.spread(case.name, name, metric), text) for name in case.contestants
                 ]
                 grid.rows.append([label, *cells])
         yield grid
@@ -271,49 +244,30 @@ def sentence(verdict: Verdict) -> str:
 
 def print_tables(results: Results, console: Console) -> None:
     for grid in grids(results):
-        table = Table(title=escape(grid.title), title_justify="left")
-        for number, heading in enumerate(grid.headings):
-            table.add_column(heading, justify="right" if number else "left")
-        for row in grid.rows:
-            table.add_row(*map(escape, row))
-        console.print(table)
-    for verdict in verdicts(results):
-        console.print(escape(sentence(verdict)), style="green" if verdict.met else "red")
+        grid.print(console)
     judged = list(verdicts(results))
+    for verdict in judged:
+        print_verdict(console, verdict.met, sentence(verdict))
     met = sum(verdict.met for verdict in judged)
     console.print(f"bars: {met} met, {len(judged) - met} missed")
-    for failure in results.failures:
-        console.print(escape(f"no figures: {failure}"), style="red")
+    print_failures(console, results.failures)
 
 
 # Files -----------------------------------------------------------------------------------------------
 
 
 def write_json(results: Results, facts: dict[str, str], settings: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document = {
-        "machine": facts,
-        "settings": settings,
-        "bars": [
-            {
-                "case": found.case.name,
-                **dataclasses.asdict(found.bar),
-                "statistic": found.bar.statistic.value,
-                "value": dataclasses.asdict(found.value),
-                "met": found.met,
-            }
-            for found in verdicts(results)
-        ],
-        "runs": results.runs,
-        "failures": results.failures,
-    }
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> tuple[Results, dict[str, str], dict[str, Any]]:
-    """The inverse of `write_json`, so that a page can be made again without measuring."""
-    document = json.loads(path.read_text())
-    return Results(document["runs"], document["failures"]), document["machine"], document["settings"]
+    bars = [
+        {
+            "case": found.case.name,
+            **dataclasses.asdict(found.bar),
+            "statistic": found.bar.statistic.value,
+            "value": dataclasses.asdict(found.value),
+            "met": found.met,
+        }
+        for found in verdicts(results)
+    ]
+    write_results(path, results, facts, settings, bars)
 
 
 def markdown(results: Results, facts: dict[str, str], settings: dict[str, Any], images: list[Path]) -> str:
@@ -321,38 +275,14 @@ def markdown(results: Results, facts: dict[str, str], settings: dict[str, Any], 
     rounds = f"in {settings['rounds']} rounds, everybody in turn in each"
     if settings.get("stopped"):
         rounds = f"and stopped before all {settings['rounds']} rounds were done: not everybody ran as often"
-    lines = [
-        f"Measured {settings['date']} {rounds}.{short} Medians with the [lowest–highest] run.",
-        "",
-        ", ".join(f"{name} {value}" for name, value in facts.items()) + ".",
-        "",
-    ]
-    lines += [f"![{image.stem}](img/{image.name})\n" for image in images]
+    measured = f"Measured {settings['date']} {rounds}.{short} Medians with the [lowest–highest] run."
+    lines = opening(measured, facts, images)
     for grid in grids(results):
-        lines += [f"**{grid.title}**", "", f"| {' | '.join(grid.headings)} |"]
-        lines += [f"|---|{'--:|' * (len(grid.headings) - 1)}"]
-        lines += [f"| {' | '.join(row)} |" for row in grid.rows]
-        lines.append("")
+        lines += [f"**{grid.title}**", "", *grid.markdown(), ""]
     judged = list(verdicts(results))
     if judged:
         met = sum(verdict.met for verdict in judged)
         lines += [f"**Bars: {met} met, {len(judged) - met} missed**", ""]
         lines += [f"- {sentence(verdict)}" for verdict in sorted(judged, key=lambda one: one.met)]
         lines.append("")
-    if results.failures:
-        lines += ["No figures:", "", *(f"- {failure}" for failure in results.failures), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def write_page(generated: str, page: Path = PAGE) -> None:
-    """Replace what is between the markers of the page.
-
-    Raises:
-        ValueError: it has none.
-    """
-    text = page.read_text() if page.exists() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"docs/{page.name} has no markers {BEGIN} and {END}: nothing was written there")
-    page.write_text(f"{before}{begin}\n{generated}{end}{after}")
+    return "\n".join([*lines, *closing(results.failures)]).rstrip() + "\n"

@@ -10,24 +10,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import shutil
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from rich.console import Console
 
-from bench.machine import WarmMemory, disk_of, facts
+from bench.campaign import Say, command, date_of, results_path, sentence_of, speaker, workplace
+from bench.machine import WarmMemory, facts
 from bench.measure import RunFailedError
-from bench.options import ROOT, campaign_parser
+from bench.options import ROOT, campaign_parser, parsed
 from bench.proc import ServerFailedError
 from bench.results import Results
 from bench.spark import plot, report
-from bench.spark.cases import CASES, FULL, QUICK, Case, Kind, Scale, select
+from bench.spark.cases import CASES, FULL, QUICK, Case, Kind, Scale
 from bench.spark.postgres import PostgresUnavailableError, postgres
 from tidemark.errors import TidemarkError
 
@@ -43,13 +42,11 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds a case (7; quick 3)")
     parser.add_argument("--share", type=float, metavar="X", help="of the rows that cases name (1; quick 0.2)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report there, too")
-    options = parser.parse_args(words)
+    options = parsed(parser, words)
     if options.rounds is not None and not 1 <= options.rounds <= 100:
         parser.error("--rounds is from 1 to 100")
     if options.share is not None and not 0 < options.share <= 10:
         parser.error("--share is above 0 and at most 10")
-    if options.warm_memory is None:
-        options.warm_memory = not options.quick
     return options
 
 
@@ -87,11 +84,8 @@ def run_case(case: Case, setting: Setting | None, results: Results, scale: Scale
             pin(case, setting, results)
 
 
-def _campaign(chosen: list[Case], folder: Path, scale: Scale, results: Results, console: Console) -> None:
+def _campaign(chosen: list[Case], folder: Path, scale: Scale, results: Results, say: Say) -> None:
     from bench.spark.setting import session, setting
-
-    def say(text: str) -> None:
-        console.print(text, markup=False)
 
     with ExitStack() as stack:
         place = None
@@ -105,7 +99,7 @@ def _campaign(chosen: list[Case], folder: Path, scale: Scale, results: Results, 
                 say(f"  {time.monotonic() - began:.0f} s")
             except _FAILURES as failure:
                 results.runs.pop(case.name, None)
-                sentence = " ".join(str(failure).split())[:400]
+                sentence = sentence_of(failure)
                 results.failures.append(f"{case.name}: {sentence}")
                 say(f"  failed: {sentence}")
 
@@ -118,10 +112,7 @@ def _versions() -> dict[str, str]:
 
 
 def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> int:
-    options.folder.mkdir(parents=True, exist_ok=True)
-    if disk_of(options.folder).startswith("tmpfs"):
-        console.print(f"{options.folder} is in memory (tmpfs): figures of writing mean nothing there")
-    started = datetime.datetime.now().astimezone()
+    say, started = speaker(console), datetime.datetime.now().astimezone()
     results, scale = Results(), _scale(options)
     machine = {
         name: value
@@ -129,19 +120,18 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
         if name not in ("gcc", "rabbitmq", "nats-server", "redis")
     }
     with ExitStack() as cleanup:
-        folder = Path(tempfile.mkdtemp(prefix="bench-spark-", dir=options.folder))
-        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = cleanup.enter_context(workplace(options, "bench-spark", say))
         if options.warm_memory:
-            cleanup.enter_context(WarmMemory(folder, lambda text: console.print(text, markup=False)))
+            cleanup.enter_context(WarmMemory(folder, say))
         try:
-            _campaign(chosen, folder, scale, results, console)
+            _campaign(chosen, folder, scale, results, say)
         except KeyboardInterrupt:
-            console.print("interrupted; this is what was measured until now")
+            say("interrupted; this is what was measured until now")
     if not results.runs:
-        console.print("nothing was measured")
+        say("nothing was measured")
         return 1
     settings = {
-        "date": started.strftime("%Y-%m-%d %H:%M %z"),
+        "date": date_of(started),
         "quick": options.quick,
         "rounds": scale.rounds,
         "share": scale.share,
@@ -149,19 +139,29 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
     }
     report.print_table(results, console)
     whole = len(chosen) == len(CASES)
-    kind = "quick" if options.quick else "all" if whole else "-".join(case.name for case in chosen)[:60]
-    path = report.RESULTS / f"{started.strftime('%Y-%m-%dT%H%M%S')}-spark-{kind}.json"
+    path = results_path(started, options, chosen, whole=whole, of="spark-")
     report.write_json(results, machine, settings, path)
-    console.print(f"figures: {path.relative_to(ROOT)}")
+    say(f"figures: {path.relative_to(ROOT)}")
     docs = options.docs if options.docs is not None else whole and not options.quick and not results.failures
     _publish(results, machine, settings, options, docs=docs)
     return 1 if results.failures else 0
 
 
+def _show(
+    options: argparse.Namespace,
+    console: Console,
+    results: Results,
+    machine: dict[str, str],
+    settings: dict[str, Any],
+) -> None:
+    report.print_table(results, console)
+    _publish(results, machine, settings, options, docs=bool(options.docs))
+
+
 def _publish(
     results: Results,
     machine: dict[str, str],
-    settings: dict[str, object],
+    settings: dict[str, Any],
     options: argparse.Namespace,
     *,
     docs: bool,
@@ -173,29 +173,11 @@ def _publish(
     if options.markdown is not None:
         options.markdown.write_text(text)
     if docs:
-        report.write_page(text)
+        report.PART.write(text)
 
 
 def main(words: list[str] | None = None) -> int:
-    options = _arguments(words)
-    console = Console()
-    if not console.is_terminal:  # a log has no width of its own; tables want some
-        console = Console(width=180)
-    if options.list:
-        for case in CASES:
-            console.print(f"{case.name:14} {case.title}")
-        return 0
-    try:
-        chosen = select(options.case)
-        if options.from_json:
-            results, machine, settings = report.read_json(options.from_json)
-            report.print_table(results, console)
-            _publish(results, machine, settings, options, docs=bool(options.docs))
-            return 0
-        return _run(options, chosen, console)
-    except ValueError as wrong:
-        console.print(str(wrong), markup=False)
-        return 2
+    return command(_arguments(words), CASES, show=_show, measure=_run)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from fnmatch import fnmatchcase
+
+from bench.options import among
 
 TIDEMARK, PARQUET, TUPLES, TRIGGER = "tidemark", "parquet", "tuples", "trigger"
 FLOOR = "floor"
@@ -176,16 +177,8 @@ CASES: tuple[Case, ...] = (
 
 
 def select(patterns: list[str]) -> list[Case]:
-    """The cases whose names match any pattern, in their usual order; all when there is none.
-
-    Raises:
-        ValueError: a pattern matches no case.
-    """
-    for pattern in patterns:
-        if not any(fnmatchcase(case.name, pattern) for case in CASES):
-            names = ", ".join(case.name for case in CASES)
-            raise ValueError(f"no case is called {pattern!r}; there are: {names}")
-    return [case for case in CASES if not patterns or any(fnmatchcase(case.name, one) for one in patterns)]
+    """The cases that these name; all when there is none. Raises ValueError for one that names none."""
+    return among(CASES, patterns)
 
 
 def bars() -> Iterator[tuple[Case, Bar]]:

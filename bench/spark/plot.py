@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.drawing import LIMIT, pyplot, save, tidy
+from bench.page import IMAGES
 from bench.results import Results
 from bench.spark.cases import CASES, TUPLES, Kind
-from bench.spark.report import IMAGES, Verdict, label_of, verdicts
+from bench.spark.report import Verdict, label_of, verdicts
 
-_MET, _MISSED, _LIMIT = "#0b7285", "#c92a2a", "#343a40"
+_MET, _MISSED = "#0b7285", "#c92a2a"
 _PARTS = (
     ("cpu_jvm_s_per_million", "Spark's JVM", "#e8590c"),
     ("cpu_python_s_per_million", "Python workers", "#fcc419"),
@@ -21,15 +23,9 @@ _PARTS = (
 
 def draw(results: Results, folder: Path = IMAGES) -> list[Path]:
     """Write the plots; returns their paths, none where matplotlib is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
+    plt = pyplot()
+    if plt is None:
         return []
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "tidemark"  # the same figures make the same file
-    matplotlib.rcParams["font.size"] = 9
-    import matplotlib.pyplot as plt
-
     judged, stacks = list(verdicts(results)), _stacks(results)
     panels: list[tuple[Callable[[Any], None], int]] = []
     if judged:
@@ -45,14 +41,8 @@ def draw(results: Results, folder: Path = IMAGES) -> list[Path]:
     for axis, (paint, _) in zip(axes[0], panels, strict=True):
         paint(axis)
         axis.invert_yaxis()
-        axis.grid(axis="x", alpha=0.3)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "bench-spark.svg"
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
-    return [path]
+        tidy(axis)
+    return [save(figure, folder / "bench-spark.svg")]
 
 
 def _draw_bars(axis: Any, judged: list[Verdict]) -> None:
@@ -62,9 +52,9 @@ def _draw_bars(axis: Any, judged: list[Verdict]) -> None:
         edges = [found.ratio.low, found.ratio.high]
         low, high = sorted(factor / edge if found.bar.at_most else edge / factor for edge in edges if edge)
         axis.barh(row, found.margin, 0.6, color=_MET if found.met else _MISSED)
-        axis.plot([low, high], [row, row], color=_LIMIT, linewidth=0.8)
+        axis.plot([low, high], [row, row], color=LIMIT, linewidth=0.8)
         axis.text(max(high, found.margin) + 0.03, row, f"{found.ratio.median:.2f}×", va="center", fontsize=7)
-    axis.axvline(1, color=_LIMIT, linewidth=1)
+    axis.axvline(1, color=LIMIT, linewidth=1)
     labels = [_label(found) for found in judged]
     axis.set_yticks(range(len(judged)), labels, fontsize=7)
     axis.set_title(

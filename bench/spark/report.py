@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from bench.page import DOCS, Part, closing, opening
 from bench.results import Results, Spread
-from bench.spark.cases import CASES, NAMES, Bar, Case, Kind, bars
-from bench.spark.setting import ROOT
+from bench.results import write_json as write_results
+from bench.spark.cases import CASES, NAMES, Bar, Case, Kind
+from bench.spark.cases import bars as every_bar
+from bench.tables import Grid, figure, print_failures, print_verdict, spread_text
 
-RESULTS = ROOT / "bench" / "results"
-PAGE = ROOT / "docs" / "spark.md"
-IMAGES = ROOT / "docs" / "img"
-BEGIN, END = "<!-- bench-spark:begin -->", "<!-- bench-spark:end -->"
+PART = Part("bench-spark", DOCS / "spark.md")
 
 _CPU = (
     ("cpu_s_per_million", "CPU s per million rows"),
@@ -88,7 +85,7 @@ class Verdict:
 
 def verdicts(results: Results) -> Iterator[Verdict]:
     """One for every bar whose figures were measured."""
-    for case, bar in bars():
+    for case, bar in every_bar():
         ours = results.median(case.name, bar.ours, bar.metric)
         theirs = results.median(case.name, bar.against, bar.metric)
         if ours is None or not theirs:
@@ -108,91 +105,50 @@ def verdicts(results: Results) -> Iterator[Verdict]:
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    case: Case
-    label: str
-    spreads: dict[str, Spread | None]
-
-
-def rows(results: Results) -> Iterator[Row]:
+def grids(results: Results) -> Iterator[tuple[Case, Grid]]:
+    """A table for each case that was measured."""
     for case in CASES:
         measured = results.metrics(case.name)
-        for metric, label in _COLUMNS[case.kind]:
-            if metric in measured:
-                spreads = {name: results.spread(case.name, name, metric) for name in case.contestants}
-                yield Row(case, label, spreads)
+        rows = [
+            [label, *(spread_text(results.spread(case.name, name, metric)) for name in case.contestants)]
+            for metric, label in _COLUMNS[case.kind]
+            if metric in measured
+        ]
+        if rows:
+            headings = [label_of(name) for name in case.contestants]
+            yield case, Grid(f"{case.name}: {case.title}", headings, rows, "median [lowest–highest]")
 
 
 def label_of(contestant: str) -> str:
     return NAMES.get(contestant, contestant)
 
 
-def _figure(value: float) -> str:
-    if value >= 1e7:
-        return f"{value / 1e6:,.1f} M"
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def _spread(spread: Spread | None) -> str:
-    if spread is None:
-        return "–"
-    if spread.low == spread.high:
-        return _figure(spread.median)
-    return f"{_figure(spread.median)} [{_figure(spread.low)}–{_figure(spread.high)}]"
-
-
 def _sentence(verdict: Verdict) -> str:
     bar = verdict.bar
     word = "met" if verdict.met else "missed"
-    return f"{word}: {bar.text}: {_spread(verdict.ratio)} ({_figure(verdict.margin)}× the bar)"
+    return f"{word}: {bar.text}: {spread_text(verdict.ratio)} ({figure(verdict.margin)}× the bar)"
 
 
 def print_table(results: Results, console: Console) -> None:
-    for case in CASES:
-        shown = [row for row in rows(results) if row.case is case]
-        if not shown:
-            continue
-        table = Table(title=Text(f"{case.name}: {case.title}"), title_justify="left")
-        table.add_column("median [lowest–highest]")
-        for name in case.contestants:
-            table.add_column(label_of(name), justify="right")
-        for row in shown:
-            table.add_row(row.label, *(Text(_spread(row.spreads[name])) for name in case.contestants))
-        console.print(table)
+    for case, grid in grids(results):
+        grid.print(console)
         for verdict in verdicts(results):
             if verdict.case is case:
-                console.print(Text(_sentence(verdict), style="green" if verdict.met else "red"))
-    for failure in results.failures:
-        console.print(Text(f"no figures: {failure}", style="red"))
+                print_verdict(console, verdict.met, _sentence(verdict))
+    print_failures(console, results.failures)
 
 
 def write_json(results: Results, facts: dict[str, str], settings: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document = {
-        "machine": facts,
-        "settings": settings,
-        "bars": [
-            {
-                "case": found.case.name,
-                **dataclasses.asdict(found.bar),
-                "ratio": dataclasses.asdict(found.ratio),
-                "met": found.met,
-            }
-            for found in verdicts(results)
-        ],
-        "runs": results.runs,
-        "failures": results.failures,
-    }
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> tuple[Results, dict[str, str], dict[str, Any]]:
-    """The inverse of `write_json`, so that a page can be made again without measuring."""
-    document = json.loads(path.read_text())
-    return Results(document["runs"], document["failures"]), document["machine"], document["settings"]
+    bars = [
+        {
+            "case": found.case.name,
+            **dataclasses.asdict(found.bar),
+            "ratio": dataclasses.asdict(found.ratio),
+            "met": found.met,
+        }
+        for found in verdicts(results)
+    ]
+    write_results(path, results, facts, settings, bars)
 
 
 def markdown(results: Results, facts: dict[str, str], settings: dict[str, Any], images: list[Path]) -> str:
@@ -201,46 +157,19 @@ def markdown(results: Results, facts: dict[str, str], settings: dict[str, Any], 
         if settings["quick"]
         else ""
     )
-    lines = [
-        f"Measured {settings['date']} in {settings['rounds']} rounds, everybody in turn in each.{short}",
-        "",
-        ", ".join(f"{name} {value}" for name, value in facts.items()) + ".",
-        "",
-    ]
-    lines += [f"![{image.stem}](img/{image.name})\n" for image in images]
-    for case in CASES:
-        shown = [row for row in rows(results) if row.case is case]
-        if not shown:
-            continue
+    measured = (
+        f"Measured {settings['date']} in {settings['rounds']} rounds, everybody in turn in each.{short}"
+    )
+    lines = opening(measured, facts, images)
+    for case, grid in grids(results):
         lines += [
             f"### {case.name}",
             "",
             f"{case.title[0].upper()}{case.title[1:]}.",
             "",
-            f"| | {' | '.join(map(label_of, case.contestants))} |",
-            f"|---|{'--:|' * len(case.contestants)}",
+            *grid.markdown(),
+            "",
         ]
-        lines += [
-            f"| {row.label} | {' | '.join(_spread(row.spreads[name]) for name in case.contestants)} |"
-            for row in shown
-        ]
-        lines.append("")
         found = [f"- {_sentence(verdict)}" for verdict in verdicts(results) if verdict.case is case]
         lines += [*found, ""] if found else []
-    if results.failures:
-        lines += ["No figures:", "", *(f"- {failure}" for failure in results.failures), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def write_page(generated: str, page: Path = PAGE) -> None:
-    """Replace what is between the markers of the page.
-
-    Raises:
-        ValueError: it has none.
-    """
-    text = page.read_text() if page.exists() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"docs/{page.name} has no markers {BEGIN} and {END}: nothing was written there")
-    page.write_text(f"{before}{begin}\n{generated}{end}{after}")
+    return "\n".join([*lines, *closing(results.failures)]).rstrip() + "\n"

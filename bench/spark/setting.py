@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.options import ROOT
 from bench.proc import HOST
 from bench.spark.cases import Scale
 from bench.spark.processes import Clock, family_clock, spark_clocks
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from tidemark.client import Client
 
-ROOT = Path(__file__).parents[2]
 DRIVER_MEMORY = "4g"
 PROGRESS_KEPT = 1_000
 

@@ -23,7 +23,7 @@ from bench.cluster.catchup import bulk_copy, journal_bytes
 from bench.cluster.contestants import Cluster
 from bench.cluster.failover import Publisher
 from bench.cluster.rabbitmq import RabbitCluster
-from bench.results import Results
+from bench.results import Results, read_json
 from bench.streams import nats
 
 TINY = Scale(rounds=1, seconds=0.3, warmup_s=0.1, kills=1, freezes=1, messages=5_000)
@@ -126,20 +126,20 @@ def test_results_survive_their_file_and_are_shown_again(
 ) -> None:
     report.write_json(some_results(), {"cpu": "x"}, SETTINGS, tmp_path / "r.json")
 
-    assert report.read_json(tmp_path / "r.json") == (some_results(), {"cpu": "x"}, SETTINGS)
+    assert read_json(tmp_path / "r.json") == (some_results(), {"cpu": "x"}, SETTINGS)
     assert main(["--from-json", str(tmp_path / "r.json")]) == 0
     assert "850,000" in capsys.readouterr().out
 
 
 def test_only_what_is_between_the_markers_of_the_page_is_replaced(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    part = dataclasses.replace(report.PART, page=tmp_path / "page.md")
+    part.page.write_text(f"before\n{part.begin}\nold\n{part.end}\nafter\n")
 
-    report.write_page("new\n", page)
+    part.write("new\n")
 
-    assert page.read_text() == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
+    assert part.page.read_text() == f"before\n{part.begin}\nnew\n{part.end}\nafter\n"
     with pytest.raises(ValueError, match="has no markers"):
-        report.write_page("new\n", tmp_path / "other.md")
+        dataclasses.replace(part, page=tmp_path / "other.md").write("new\n")
 
 
 def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from bench import report
 from bench.cases import CASES, bars, select
-from bench.results import Results, verdicts
+from bench.results import Results, read_json, verdicts
 
 
 def results_of(case: str, metric: str, **values: list[float]) -> Results:
@@ -85,18 +86,15 @@ def test_results_survive_their_file(tmp_path: Path) -> None:
 
     report.write_json(results, {"cpu": "x"}, {"repeat": 2}, tmp_path / "r.json")
 
-    assert report.read_json(tmp_path / "r.json") == (results, {"cpu": "x"}, {"repeat": 2})
+    assert read_json(tmp_path / "r.json") == (results, {"cpu": "x"}, {"repeat": 2})
 
 
-def test_only_what_is_between_the_markers_of_the_page_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_between_the_markers_of_the_page_is_replaced(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    first, second = report.SECTIONS
+    first, second = (dataclasses.replace(section, page=page) for section in report.SECTIONS)
     page.write_text(f"before\n{first.begin}\nold\n{first.end}\n{second.begin}\nkept\n{second.end}\nafter\n")
-    monkeypatch.setattr(report, "PAGE", page)
 
-    report.write_page(first, "new\n")
+    first.write("new\n")
 
     assert page.read_text() == (
         f"before\n{first.begin}\nnew\n{first.end}\n{second.begin}\nkept\n{second.end}\nafter\n"

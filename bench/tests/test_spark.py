@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bench.measure import RunFailedError
-from bench.results import Results
+from bench.results import Results, read_json
 from bench.spark import batches, cases, plot, report
 from bench.spark import setting as settings
 from bench.spark.__main__ import main, run_case
@@ -101,21 +101,21 @@ def test_results_survive_their_file_and_are_shown_again(
     settings = {"date": "today", "rounds": 2, "quick": False}
     report.write_json(some_results(), {"cpu": "x"}, settings, tmp_path / "r.json")
 
-    assert report.read_json(tmp_path / "r.json") == (some_results(), {"cpu": "x"}, settings)
+    assert read_json(tmp_path / "r.json") == (some_results(), {"cpu": "x"}, settings)
     assert main(["--from-json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")]) == 0
     assert "at least 70 %" in capsys.readouterr().out
     assert "850,000" in (tmp_path / "r.md").read_text()
 
 
 def test_only_what_is_between_the_markers_of_the_page_is_replaced(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    part = dataclasses.replace(report.PART, page=tmp_path / "page.md")
+    part.page.write_text(f"before\n{part.begin}\nold\n{part.end}\nafter\n")
 
-    report.write_page("new\n", page)
+    part.write("new\n")
 
-    assert page.read_text() == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
+    assert part.page.read_text() == f"before\n{part.begin}\nnew\n{part.end}\nafter\n"
     with pytest.raises(ValueError, match="has no markers"):
-        report.write_page("new\n", tmp_path / "other.md")
+        dataclasses.replace(part, page=tmp_path / "other.md").write("new\n")
 
 
 def test_a_plot_is_drawn_of_what_there_is(tmp_path: Path) -> None:
