@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from tidemark.client import Client
 from tidemark.client import operations as ops
 from tidemark.client.address import parse_url
-from tidemark.client.blocking import Link, Pending, Stream
+from tidemark.client.blocking import Link, Stream
 from tidemark.client.cluster import ReadFrom
 from tidemark.client.errors import ClientClosed, NotConnected, TimedOut
+from tidemark.client.exchange import Pending
 from tidemark.client.operations import Call, Header
 from tidemark.client.reading import Range, Reading
 from tidemark.client.values import Cut, Receipt

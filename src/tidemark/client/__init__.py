@@ -11,7 +11,8 @@ with tidemark.client.connect("tidemark://guest:guest@127.0.0.1:5672/") as db:
 ```
 
 `connect` is the blocking client (any number of threads), `connect_async` the one for asyncio. Start reading at
-`protocol.py` (one connection as a machine), then `operations.py` (what can be asked), then either client.
+`protocol.py` (one connection as a machine), then `operations.py` (what can be asked) and `exchange.py` (what was asked,
+and its answers), then either client.
 Importing this package is cheap: no broker code, and pyarrow only when Arrow is asked for.
 """
 

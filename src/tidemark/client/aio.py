@@ -16,25 +16,20 @@ import contextlib
 import socket
 import ssl
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
+from tidemark.client import exchange, protocol
 from tidemark.client import operations as ops
-from tidemark.client import protocol
 from tidemark.client.address import Address, Endpoints, Target, parse_url
-from tidemark.client.cluster import DIRECT_S_MAX, Cluster, Dialling, ReadFrom, Seen, read_from_of
-from tidemark.client.errors import (
-    ClientClosed,
-    Interrupted,
-    NotConnected,
-    ProducerClash,
-    TimedOut,
-    Unconfirmed,
-)
+from tidemark.client.cluster import DIRECT_S_MAX, NOT_LET_IN, Cluster, Dialling, ReadFrom, Seen, read_from_of
+from tidemark.client.errors import ClientClosed, NotConnected, TimedOut
+from tidemark.client.exchange import Exchange
+from tidemark.client.numbering import Numbering
 from tidemark.client.operations import Call, Changes, Header, Named, Numbered, View, stream_name
+from tidemark.client.passes import OfDiff, OfSnapshot, OfView, Passes
 from tidemark.client.reading import (
     Batch,
     Commit,
@@ -48,18 +43,15 @@ from tidemark.client.reading import (
     moment_of,
     place_of,
     position_of,
-    read_header,
 )
-from tidemark.client.rows import ROW_COLUMNS, Writes, package
+from tidemark.client.rows import ROW_COLUMNS, package
 from tidemark.client.values import (
     Bytes,
     Cut,
-    DiffSummary,
     Head,
     KeyRule,
     Lag,
     Mark,
-    Marker,
     MemberInfo,
     PinInfo,
     Receipt,
@@ -70,15 +62,14 @@ from tidemark.client.values import (
 from tidemark.client.waiting import (
     ASK_LEADER,
     CONNECT_S_MAX,
-    FINAL,
     SAFE_WAIT_S,
     Lost,
     NoAnswerYet,
-    Pulse,
+    Tries,
     left_until,
     sentence_of,
 )
-from tidemark.errors import MemberBehind, NotFound, NotHere, PinExpired, StreamReset, TidemarkError
+from tidemark.errors import MemberBehind, NotHere, PinExpired, StreamReset, TidemarkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,47 +110,31 @@ class Opening(Generic[C]):
 # One connection -------------------------------------------------------------------------------------
 
 
-class Pending:
-    """A request whose answer is awaited."""
+class Pending(exchange.Pending):
+    """A request whose answer a task awaits."""
 
-    __slots__ = ("answer", "changed", "error", "frames", "lost", "number")
+    __slots__ = ("changed",)
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.frames: deque[tuple[Header, memoryview]] = deque()
-        self.answer: tuple[Header, memoryview] | None = None
-        self.error: TidemarkError | None = None
-        self.lost: str | None = None
+        super().__init__(number)
         self.changed: asyncio.Future[None] | None = None
         """Somebody waits for news of this."""
-
-    @property
-    def done(self) -> bool:
-        return self.answer is not None or self.error is not None or self.lost is not None
 
     def wake(self) -> None:
         if self.changed is not None and not self.changed.done():
             self.changed.set_result(None)
 
 
-class Link(asyncio.Protocol):
+class Link(Exchange[Pending], asyncio.Protocol):
     """One connection and its machine. It is thrown away when it breaks."""
 
     def __init__(self, machine: protocol.Connection, address: Address, seen: Seen, *, reads: bool) -> None:
-        self.address = address
-        self.silent = False
-        """It was given up because it said nothing."""
-        self._machine = machine
-        self._seen = seen
-        self._reads = reads
-        self._pulse = Pulse()
-        self._pending: dict[int, Pending] = {}
+        super().__init__(machine, address, seen, reads=reads, pending=Pending)
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.broken: str | None = None
-        self.refused: TidemarkError | None = None
+        self._greeting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Until it is over, well or not."""
 
     # What asyncio calls ---------------------------------------------------------------------------
 
@@ -189,37 +164,18 @@ class Link(asyncio.Protocol):
 
     # What the client calls ------------------------------------------------------------------------
 
-    @property
-    def history(self) -> str:
-        return self._machine.history
-
-    @property
-    def welcome(self) -> dict[str, Any]:
-        return self._machine.welcome
-
     async def open(self, deadline: float) -> None:
         """Wait for the login."""
         try:
             async with asyncio.timeout(left_until(deadline)):
-                await self._greeted
+                await self._greeting
         except TimeoutError:
             raise NoAnswerYet from None
-        if self.broken is not None:
-            told = isinstance(self.refused, (*FINAL, NotHere))
-            raise self.refused if told and self.refused is not None else Lost(self.broken, sent=False)
-        self._pulse.watchful = bool(self.welcome.get("epoch"))
+        self._check_login()
 
     def start(self, header: Header, payload: Sequence[Any] = ()) -> Pending:
         """Send a request and do not wait for its answer."""
-        if self.broken is not None:
-            raise Lost(self.broken, sent=False)
-        header = ops.on_branch(header, self.history)
-        if self._reads:
-            header = ops.after_seen(header, self._seen)
-        pending = Pending(self._machine.request(header, payload))
-        self._pending[pending.number] = pending
-        if self._pulse.wants_refresh():
-            self._machine.refresh()
+        pending = self._ask(header, payload)
         self._flush()
         return pending
 
@@ -227,11 +183,7 @@ class Link(asyncio.Protocol):
         """Wait for the answer, and before that until there is room for what we send."""
         while not pending.done:
             await self._news(pending, deadline)
-        if pending.error is not None:
-            raise pending.error
-        if pending.answer is None:
-            raise Lost(pending.lost or "", sent=True)
-        return pending.answer
+        return pending.outcome()
 
     async def next(self, pending: Pending, deadline: float | None) -> tuple[Header, memoryview] | None:
         """Wait for the next part of an answer; None when the answer is complete."""
@@ -257,19 +209,8 @@ class Link(asyncio.Protocol):
 
     def drop(self, pending: Pending, *, close: bool = True) -> None:
         """Nobody wants the rest of this answer; `close` tells the broker to stop."""
-        self._pending.pop(pending.number, None)
-        if pending.answer is not None and "snapshot" in pending.answer[0]:
-            self._machine.abandon(pending.answer[0]["snapshot"])
-        if self.broken is None and not pending.done:
-            if close:
-                self._machine.drop(pending.number)
-            else:
-                self._machine.forget(pending.number)
+        if self._forget(pending, close=close):
             self._flush()
-
-    def abandon(self, snapshot: int | str) -> None:
-        """Nobody reads this snapshot any more."""
-        self._machine.abandon(snapshot)
 
     def close(self) -> None:
         if self.broken is None:
@@ -295,56 +236,27 @@ class Link(asyncio.Protocol):
     def _check_pulse(self) -> None:
         """Nothing came for a while: see whether the broker is still there."""
         try:
-            if self._pulse.quiet():
-                self._machine.ping()
-                if self._pulse.wants_refresh():
-                    self._machine.refresh()
-                self._flush()
+            self._feel_pulse()
+            self._flush()
         except Lost as silence:
             self.silent = True
             self._take(self._machine.lost(silence.problem))
             self._break(silence.problem)
-
-    def _take(self, events: list[protocol.Event]) -> None:
-        for event in events:
-            match event:
-                case protocol.Opened():
-                    self._greeted.set_result(None)
-                case protocol.Arrived(number, header, payload):
-                    self._seen.note(header, self.history)
-                    if (pending := self._pending.get(number)) is not None:
-                        pending.frames.append((header, payload))
-                        pending.wake()
-                case protocol.Answered(number, header, payload):
-                    self._seen.note(header, self.history)
-                    if (pending := self._pending.pop(number, None)) is not None:
-                        pending.answer = header, payload
-                        pending.wake()
-                case protocol.Refused(number, error):
-                    if (pending := self._pending.pop(number, None)) is not None:
-                        pending.error = error
-                        pending.wake()
-                case protocol.Ended(error):
-                    self.refused = error
-                    self._break(str(error))
 
     def _flush(self) -> None:
         parts = self._machine.data_to_send()
         if parts and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
 
-    def _break(self, problem: str) -> None:
-        if self.broken is None:
-            self.broken = problem
-            for pending in self._pending.values():
-                pending.lost = problem
-                pending.wake()
-            self._pending.clear()
-            self._writable.set()
-            if not self._greeted.done():
-                self._greeted.set_result(None)
-            if self._transport is not None:
-                self._transport.close()
+    def _greeted(self) -> None:
+        self._greeting.set_result(None)
+
+    def _hang_up(self) -> None:
+        self._writable.set()
+        if not self._greeting.done():
+            self._greeting.set_result(None)
+        if self._transport is not None:
+            self._transport.close()
 
 
 class Performed(NamedTuple, Generic[T]):
@@ -484,7 +396,7 @@ class AsyncClient:
     async def perform(self, call: Call[T], timeout: float | None = None) -> Performed[T]:
         """The same; also says over which connection it went in the end, and how often it was sent."""
         seconds = self.timeout if timeout is None else timeout
-        deadline, attempts = time.monotonic() + seconds, 0
+        deadline, tries = time.monotonic() + seconds, Tries(call, seconds)
         route = self._reads if call.reads else self._writes
         while True:
             link = await self._link(route, deadline)
@@ -492,25 +404,21 @@ class AsyncClient:
             try:
                 await link.room(deadline)
                 pending = link.start(call.header, call.payload)
-                attempts += 1
-                found = Performed(call.answer(*await link.result(pending, deadline)), attempts, link)
+                tries.count += 1
+                found = Performed(call.answer(*await link.result(pending, deadline)), tries.count, link)
                 pending = None
                 return found
             except NoAnswerYet:
-                if call.repeatable or pending is None:
-                    raise TimedOut(operation=call.name, timeout_s=seconds) from None
-                raise Unconfirmed(operation=call.name, problem=f"no answer in {seconds:g} s") from None
+                raise tries.no_answer(sent=pending is not None) from None
             except Lost as lost:
-                if lost.sent and not call.repeatable:
-                    raise Unconfirmed(operation=call.name, problem=lost.problem) from None
+                tries.lost(lost)
             except ASK_LEADER as refusal:
                 if route.reads:
                     route = self._writes
                     continue
-                gone = isinstance(refusal, (NotFound, PinExpired)) and call.takes_away and attempts > 1
-                if not gone:
+                if not tries.was_done(refusal):
                     raise
-                return Performed(call.answer({}, memoryview(b"")), attempts, link)
+                return Performed(call.answer({}, memoryview(b"")), tries.count, link)
             finally:
                 if pending is not None:
                     link.drop(pending, close=False)
@@ -578,18 +486,9 @@ class AsyncClient:
             limit = min(left, CONNECT_S_MAX if spare is None else DIRECT_S_MAX)
             try:
                 link = await self._greet(address, time.monotonic() + limit, reads=route.reads)
-            except (OSError, Lost, NoAnswerYet) as error:
-                words = sentence_of(error) if isinstance(error, OSError) else str(error)
-                dialling.failed(address, words or "it does not answer")
-                continue
-            except NotHere as elsewhere:
-                dialling.redirected(address, elsewhere)
-                continue
-            except FINAL as refusal:
-                if not route.reads and spare is None:
+            except NOT_LET_IN as error:
+                if not dialling.not_let_in(address, error, spare=spare is not None):
                     raise
-                # A member that only reads may not know the user yet, who was let in elsewhere.
-                dialling.failed(address, str(refusal))
                 continue
             if spare is not None:
                 spare.close()
@@ -685,9 +584,7 @@ class AsyncStream:
         expected: int | None = None,
     ) -> Receipt:
         """Store a row; when this returns it is on the disk."""
-        writes = Writes()
-        writes.put(key, value, headers, expected)
-        return await self._client.call(ops.put(self._name, writes))
+        return await self._client.call(ops.put(self._name, ops.one_put(key, value, headers, expected)))
 
     async def put_many(self, rows: Any) -> Receipt:
         """Store many rows, all or none: pairs, or an Arrow table."""
@@ -695,9 +592,7 @@ class AsyncStream:
 
     async def delete(self, key: Bytes, *, expected: int | None = None) -> Receipt:
         """Delete a key."""
-        writes = Writes()
-        writes.delete(key, None, expected)
-        return await self._client.call(ops.put(self._name, writes))
+        return await self._client.call(ops.put(self._name, ops.one_delete(key, expected)))
 
     # Reading ------------------------------------------------------------------------------------
 
@@ -783,8 +678,7 @@ class AsyncStream:
 
     async def mark(self, consumer: str) -> Mark | None:
         """How far a consumer has come."""
-        marks = await self._client.call(ops.marks(self._name, consumer))
-        return next((one for one in marks if one.consumer == consumer), None)
+        return await self._client.call(ops.mark(self._name, consumer))
 
     async def marks(self) -> list[Mark]:
         """How far all consumers have come."""
@@ -805,29 +699,16 @@ class AsyncStream:
 # Passes over many rows ------------------------------------------------------------------------------
 
 
-class AsyncRows:
+class AsyncRows(Passes):
     """Something that can be read, in whole or in part, any number of times. See `blocking.Rows`."""
 
     def __init__(
         self, client: AsyncClient, stream: str, expected: int, progress: Progress | None = None
     ) -> None:
+        super().__init__(stream, expected, progress)
         self._client = client
-        self._stream = stream
-        self._expected = expected
-        self._progress = progress
-        self._last: Reading | None = None
         self._link: Link | None = None
         """The only connection that can read this; None: any can."""
-
-    @property
-    def marker(self) -> Marker | None:
-        """The marker of the last pass that was read to its end, verified; None before."""
-        return None if self._last is None else self._last.marker
-
-    @property
-    def schema(self) -> pa.Schema | None:
-        """The columns of a pass as Arrow that had no rows; with rows, their batches have it."""
-        return None if self._last is None else self._last.schema
 
     async def rows(
         self,
@@ -890,20 +771,6 @@ class AsyncRows:
     def __aiter__(self) -> AsyncIterator[Row]:
         return self.rows()
 
-    def _reading(self, part: Range, encoding: Any) -> Reading:
-        self._last = Reading(
-            self._stream,
-            self._request(part),
-            encoding,
-            hashed=part.hashed,
-            expected=self._expected,
-            progress=self._progress,
-        )
-        return self._last
-
-    def _request(self, part: Range) -> Header:
-        raise NotImplementedError
-
     async def _pass(self, reading: Reading) -> AsyncIterator[tuple[Header, memoryview]]:
         client = self._client
         deadline, begun, find = client.deadline(), False, client.reader
@@ -922,9 +789,7 @@ class AsyncRows:
                 return
             except Lost as lost:
                 if begun or self._link is not None:
-                    raise Interrupted(
-                        stream=self._stream, position=reading.position, problem=lost.problem
-                    ) from None
+                    raise self._interrupted(lost, reading.position) from None
             except ASK_LEADER:
                 if begun or self._link is not None or find == client.link or not client.reads_elsewhere:
                     raise
@@ -936,7 +801,7 @@ class AsyncRows:
                     link.drop(pending)
 
 
-class AsyncFrozen(AsyncRows):
+class AsyncFrozen(OfView, AsyncRows):
     """What a snapshot and a pin have in common: they show the same for as long as they exist."""
 
     def __init__(
@@ -950,30 +815,6 @@ class AsyncFrozen(AsyncRows):
         super().__init__(client, stream, view.live + view.tombstones, progress)
         self._view = view
         self._pin = pin
-
-    @property
-    def sequence(self) -> int:
-        """It sees everything up to this one."""
-        return self._view.sequence
-
-    @property
-    def history(self) -> str:
-        return self._view.history
-
-    @property
-    def shards(self) -> int:
-        """Into how many it is divided, also when the stream has grown since."""
-        return self._view.shards
-
-    @property
-    def floor(self) -> int:
-        """Rows with a lower sequence had ended by retention, truncate or purge; see `Head.floor`."""
-        return self._view.floor
-
-    @property
-    def purged(self) -> int:
-        """Deletes up to here are not told; see `Head.purged`."""
-        return self._view.purged
 
     async def cut(
         self,
@@ -999,18 +840,15 @@ class AsyncFrozen(AsyncRows):
             pending = link.start(call.header)
             return call.answer(*await link.result(pending, client.deadline()))
         except Lost as lost:
-            raise Interrupted(stream=self._stream, position=0, problem=lost.problem) from None
+            raise self._interrupted(lost) from None
         except NoAnswerYet:
             raise TimedOut(operation=call.name, timeout_s=client.timeout) from None
         finally:
             if pending is not None:
                 link.drop(pending)
 
-    def _request(self, part: Range) -> Header:
-        return read_header(self._view, self._stream, self._pin, part)
 
-
-class AsyncSnapshot(AsyncFrozen):
+class AsyncSnapshot(OfSnapshot, AsyncFrozen):
     """A frozen view of a stream, held open by this connection."""
 
     def __init__(
@@ -1031,15 +869,6 @@ class AsyncSnapshot(AsyncFrozen):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    @property
-    def position(self) -> Receipt:
-        """Its end, to go on from: `snapshot(after=…)`, `follow(start=…)`."""
-        return Receipt(self._view.history, self._view.sequence, first=self._view.after)
-
-    def __len__(self) -> int:
-        """How many rows it has, deleted ones included, as the broker counted when it was opened."""
-        return self._view.live + self._view.tombstones
 
     async def close(self) -> None:
         """Let the broker forget it; what only this snapshot could see is freed."""
@@ -1080,7 +909,7 @@ class AsyncPin(AsyncFrozen):
         await self._client.call(ops.release(self._stream, self.name))
 
 
-class AsyncDiff(AsyncRows):
+class AsyncDiff(OfDiff, AsyncRows):
     """What lies between two snapshots: rows that changed, and tombstones of those that were deleted."""
 
     def __init__(
@@ -1088,18 +917,6 @@ class AsyncDiff(AsyncRows):
     ) -> None:
         super().__init__(client, stream, 0)
         self._ends = a, b
-
-    @property
-    def summary(self) -> DiffSummary:
-        """How many; known when a pass was read to its end."""
-        found = {} if self._last is None else self._last.summary
-        if not found:
-            raise ValueError("read the difference to its end first")
-        return DiffSummary(found["changed"], found["deleted"])
-
-    def _request(self, part: Range) -> Header:
-        a, b = self._ends
-        return {"op": "diff", "stream": self._stream, "a": a, "b": b, **part.fields()}
 
 
 # A subscription -------------------------------------------------------------------------------------
@@ -1190,11 +1007,12 @@ class AsyncFollower:
             return False
         if following.sharded:
             return True
-        for mark in await client.call(ops.marks(following.stream, following.consumer)):
-            if mark.consumer == following.consumer:
-                following.begin_at(mark)
-                return False
-        return True
+        assert following.consumer is not None
+        mark = await client.call(ops.mark(following.stream, following.consumer))
+        if mark is None:
+            return True
+        following.begin_at(mark)
+        return False
 
     async def _batches(self, link: Link, pending: Pending) -> AsyncIterator[Batch]:
         following = self._following
@@ -1280,18 +1098,16 @@ class AsyncTransaction(Changes):
         return self.receipt
 
 
-class AsyncProducer:
+class AsyncProducer(Numbering):
     """A writer with a name, whose writes are numbered: a resend is confirmed, not stored again.
 
     Its writes go one after the other, whatever tasks they come from. See `blocking.Producer`.
     """
 
     def __init__(self, client: AsyncClient, name: str, last: int) -> None:
+        super().__init__(name, last)
         self._client = client
-        self._name = name
         self._lock = asyncio.Lock()
-        self._doubt: Call[Receipt] | None = None
-        self._number = last
 
     async def __aenter__(self) -> Self:
         return self
@@ -1301,15 +1117,6 @@ class AsyncProducer:
     ) -> None:
         if kind is None:
             await self.settle()
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def last(self) -> int:
-        """The last number that was used; a source that numbers its own records goes on behind it."""
-        return self._number
 
     async def put(
         self,
@@ -1322,8 +1129,7 @@ class AsyncProducer:
         number: int | None = None,
     ) -> Receipt:
         """As `AsyncStream.put`, once."""
-        writes = Writes()
-        writes.put(key, value, headers, expected)
+        writes = ops.one_put(key, value, headers, expected)
         return await self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
 
     async def put_many(self, stream: str | Named, rows: Any, *, number: int | None = None) -> Receipt:
@@ -1335,8 +1141,7 @@ class AsyncProducer:
         self, stream: str | Named, key: Bytes, *, expected: int | None = None, number: int | None = None
     ) -> Receipt:
         """As `AsyncStream.delete`, once."""
-        writes = Writes()
-        writes.delete(key, None, expected)
+        writes = ops.one_delete(key, expected)
         return await self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
 
     def transaction(self, *, number: int | None = None) -> AsyncTransaction:
@@ -1357,23 +1162,10 @@ class AsyncProducer:
     async def _write(self, make: Callable[[Numbered], Call[Receipt]], number: int | None) -> Receipt:
         async with self._lock:
             await self._settle()
-            chosen = ops.next_number(self._number, number)
-            call = make(Numbered(self._name, chosen))
-            self._number = max(self._number, chosen)
-            done = await self._send(call)
-            if done.answer.duplicate and number is None and done.attempts == 1:
-                raise ProducerClash(producer=self._name, number=chosen)
-            return done.answer
+            done = await self._send(self._numbered(make, number))
+            return self._checked(done.answer, done.attempts, number)
 
     async def _send(self, call: Call[Receipt]) -> Performed[Receipt]:
-        # A task that is cancelled while it waits here leaves its write in doubt, too.
-        self._doubt = call
-        try:
+        with self._in_doubt(call):
             found = await self._client.perform(call)
-        except (TimedOut, NotConnected, ClientClosed) as problem:
-            raise Unconfirmed(operation=call.name, problem=str(problem), producer=self._name) from None
-        except (TidemarkError, ValueError, TypeError):
-            self._doubt = None  # refused: that is an answer; or it cannot be sent at all
-            raise
-        self._doubt = None
-        return found
+        return found  # noqa: RET504

@@ -20,7 +20,6 @@ import socket
 import ssl
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -29,16 +28,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 from tidemark.client import operations as ops
 from tidemark.client import protocol
 from tidemark.client.address import Address, Endpoints, Target, parse_url
-from tidemark.client.cluster import DIRECT_S_MAX, Cluster, Dialling, ReadFrom, Seen, read_from_of
-from tidemark.client.errors import (
-    ClientClosed,
-    Interrupted,
-    NotConnected,
-    ProducerClash,
-    TimedOut,
-    Unconfirmed,
-)
+from tidemark.client.cluster import DIRECT_S_MAX, NOT_LET_IN, Cluster, Dialling, ReadFrom, Seen, read_from_of
+from tidemark.client.errors import ClientClosed, NotConnected, TimedOut
+from tidemark.client.exchange import Exchange, Pending
+from tidemark.client.numbering import Numbering
 from tidemark.client.operations import Call, Changes, Header, Named, Numbered, View, stream_name
+from tidemark.client.passes import OfDiff, OfSnapshot, OfView, Passes
 from tidemark.client.reading import (
     Batch,
     Commit,
@@ -52,18 +47,15 @@ from tidemark.client.reading import (
     moment_of,
     place_of,
     position_of,
-    read_header,
 )
-from tidemark.client.rows import ROW_COLUMNS, Writes, package
+from tidemark.client.rows import ROW_COLUMNS, package
 from tidemark.client.values import (
     Bytes,
     Cut,
-    DiffSummary,
     Head,
     KeyRule,
     Lag,
     Mark,
-    Marker,
     MemberInfo,
     PinInfo,
     Receipt,
@@ -74,15 +66,14 @@ from tidemark.client.values import (
 from tidemark.client.waiting import (
     ASK_LEADER,
     CONNECT_S_MAX,
-    FINAL,
     SAFE_WAIT_S,
     Lost,
     NoAnswerYet,
-    Pulse,
+    Tries,
     left_until,
     sentence_of,
 )
-from tidemark.errors import MemberBehind, NotFound, NotHere, PinExpired, StreamReset, TidemarkError
+from tidemark.errors import MemberBehind, NotHere, PinExpired, StreamReset, TidemarkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,57 +83,24 @@ T = TypeVar("T")
 READ_BYTES = 256 << 10
 FLUSH_S = 10.0
 """A broker that does not take a few bytes for so long is given up."""
+
+
 # One connection -------------------------------------------------------------------------------------
 
 
-class Pending:
-    """A request whose answer is awaited."""
-
-    __slots__ = ("answer", "error", "frames", "lost", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.frames: deque[tuple[Header, memoryview]] = deque()
-        self.answer: tuple[Header, memoryview] | None = None
-        self.error: TidemarkError | None = None
-        self.lost: str | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.answer is not None or self.error is not None or self.lost is not None
-
-
-class Link:
+class Link(Exchange[Pending]):
     """One socket and its machine, shared by threads. It is thrown away when it breaks."""
 
     def __init__(
         self, sock: socket.socket, machine: protocol.Connection, address: Address, seen: Seen, *, reads: bool
     ) -> None:
+        super().__init__(machine, address, seen, reads=reads, pending=Pending)
         sock.setblocking(False)
-        self.address = address
-        self.silent = False
-        """It was given up because it said nothing."""
         self._socket = sock
-        self._machine = machine
-        self._seen = seen
-        self._reads = reads
-        self._pulse = Pulse()
         self._changed = threading.Condition()
-        self._pending: dict[int, Pending] = {}
-        self._out: list[Any] = []
         self._reading = self._sending = False
         # OpenSSL must not be entered from two threads at once; a plain socket may.
         self._entry: Any = threading.Lock() if isinstance(sock, ssl.SSLSocket) else contextlib.nullcontext()
-        self.broken: str | None = None
-        self.refused: TidemarkError | None = None
-
-    @property
-    def history(self) -> str:
-        return self._machine.history
-
-    @property
-    def welcome(self) -> dict[str, Any]:
-        return self._machine.welcome
 
     def open(self, deadline: float) -> None:
         """Log in.
@@ -152,10 +110,7 @@ class Link:
         """
         self._flush(deadline)
         self._until(lambda: self._machine.state is not protocol.State.GREETING, deadline)
-        if self.broken is not None:
-            told = isinstance(self.refused, (*FINAL, NotHere))
-            raise self.refused if told and self.refused is not None else Lost(self.broken, sent=False)
-        self._pulse.watchful = bool(self.welcome.get("epoch"))
+        self._check_login()
 
     def alive(self) -> bool:
         """Whether it still works, as far as can be known without waiting: a goodbye may have come since."""
@@ -171,15 +126,7 @@ class Link:
             RequestTooLarge: nothing was sent.
         """
         with self._changed:
-            if self.broken is not None:
-                raise Lost(self.broken, sent=False)
-            header = ops.on_branch(header, self.history)
-            if self._reads:
-                header = ops.after_seen(header, self._seen)
-            pending = Pending(self._machine.request(header, payload))
-            self._pending[pending.number] = pending
-            if self._pulse.wants_refresh():
-                self._machine.refresh()
+            pending = self._ask(header, payload)
         self._flush(deadline)
         return pending
 
@@ -190,11 +137,7 @@ class Link:
             Lost, NoAnswerYet, TidemarkError: the broker's refusal.
         """
         self._until(lambda: pending.done, deadline)
-        if pending.error is not None:
-            raise pending.error
-        if pending.answer is None:
-            raise Lost(pending.lost or "", sent=True)
-        return pending.answer
+        return pending.outcome()
 
     def next(self, pending: Pending, deadline: float | None) -> tuple[Header, memoryview] | None:
         """Wait for the next part of an answer; None when the answer is complete.
@@ -219,20 +162,9 @@ class Link:
     def drop(self, pending: Pending, *, close: bool = True) -> None:
         """Nobody wants the rest of this answer; `close` tells the broker to stop."""
         with self._changed:
-            self._pending.pop(pending.number, None)
-            if pending.answer is not None and "snapshot" in pending.answer[0]:
-                self._machine.abandon(pending.answer[0]["snapshot"])
-            if self.broken is not None or pending.done:
+            if not self._forget(pending, close=close):
                 return
-            if close:
-                self._machine.drop(pending.number)
-            else:
-                self._machine.forget(pending.number)
         self._flush(time.monotonic() + FLUSH_S)
-
-    def abandon(self, snapshot: int | str) -> None:
-        """Nobody reads this snapshot any more."""
-        self._machine.abandon(snapshot)
 
     def close(self) -> None:
         with self._changed:
@@ -270,7 +202,8 @@ class Link:
                 with changed:
                     self._reading = False
                     if data is not None:
-                        self._take(data, problem)
+                        self._pulse.heard()
+                        self._take(self._machine.receive(data) if data else self._machine.lost(problem))
                     changed.notify_all()
             if data is None:
                 self._check_pulse()
@@ -280,33 +213,10 @@ class Link:
         """Nothing came for a while: see whether the broker is still there."""
         try:
             with self._changed:
-                if self._pulse.quiet():
-                    self._machine.ping()
-                    if self._pulse.wants_refresh():
-                        self._machine.refresh()
+                self._feel_pulse()
         except Lost as silence:
             self.silent = True
             self._fail(silence.problem)
-
-    def _take(self, data: bytes, problem: str) -> None:
-        self._pulse.heard()
-        events = self._machine.receive(data) if data else self._machine.lost(problem)
-        for event in events:
-            match event:
-                case protocol.Arrived(number, header, payload):
-                    self._seen.note(header, self.history)
-                    if (pending := self._pending.get(number)) is not None:
-                        pending.frames.append((header, payload))
-                case protocol.Answered(number, header, payload):
-                    self._seen.note(header, self.history)
-                    if (pending := self._pending.pop(number, None)) is not None:
-                        pending.answer = header, payload
-                case protocol.Refused(number, error):
-                    if (pending := self._pending.pop(number, None)) is not None:
-                        pending.error = error
-                case protocol.Ended(error):
-                    self.refused = error
-                    self._break(str(error))
 
     def _flush(self, deadline: float | None) -> None:
         """Send what the machine has ready, unless another thread is at it, who then takes it along."""
@@ -368,17 +278,11 @@ class Link:
             self._break(problem)
             self._changed.notify_all()
 
-    def _break(self, problem: str) -> None:
-        """Everybody who waits here waits in vain. The condition's lock is held."""
-        if self.broken is None:
-            self.broken = problem
-            for pending in self._pending.values():
-                pending.lost = problem
-            self._pending.clear()
-            # A thread may be waiting in poll: this wakes it, closing alone would not.
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket.close()
+    def _hang_up(self) -> None:
+        # A thread may be waiting in poll: this wakes it, closing alone would not.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
 
 def _joined(parts: list[Any]) -> Iterator[Any]:
@@ -581,32 +485,28 @@ class Client:
     def perform(self, call: Call[T], timeout: float | None = None) -> Performed[T]:
         """The same; also says over which connection it went in the end, and how often it was sent."""
         seconds = self._timeout if timeout is None else timeout
-        deadline, attempts = time.monotonic() + seconds, 0
+        deadline, tries = time.monotonic() + seconds, Tries(call, seconds)
         route = self._reads if call.reads else self._writes
         while True:
             link = self._link(route, deadline)
             pending: Pending | None = None
             try:
                 pending = link.start(call.header, call.payload, deadline)
-                attempts += 1
-                found = Performed(call.answer(*link.result(pending, deadline)), attempts, link)
+                tries.count += 1
+                found = Performed(call.answer(*link.result(pending, deadline)), tries.count, link)
                 pending = None
                 return found
             except NoAnswerYet:
-                if call.repeatable:
-                    raise TimedOut(operation=call.name, timeout_s=seconds) from None
-                raise Unconfirmed(operation=call.name, problem=f"no answer in {seconds:g} s") from None
+                raise tries.no_answer(sent=pending is not None) from None
             except Lost as lost:
-                if lost.sent and not call.repeatable:
-                    raise Unconfirmed(operation=call.name, problem=lost.problem) from None
+                tries.lost(lost)
             except ASK_LEADER as refusal:
                 if route.reads:
                     route = self._writes
                     continue
-                gone = isinstance(refusal, (NotFound, PinExpired)) and call.takes_away and attempts > 1
-                if not gone:
+                if not tries.was_done(refusal):
                     raise
-                return Performed(call.answer({}, memoryview(b"")), attempts, link)
+                return Performed(call.answer({}, memoryview(b"")), tries.count, link)
             finally:
                 if pending is not None:
                     link.drop(pending, close=False)
@@ -671,18 +571,9 @@ class Client:
             limit = min(left, CONNECT_S_MAX if spare is None else DIRECT_S_MAX)
             try:
                 link = self._dial(address, limit, reads=route.reads)
-            except (OSError, Lost, NoAnswerYet) as error:
-                words = sentence_of(error) if isinstance(error, OSError) else str(error)
-                dialling.failed(address, words or "it does not answer")
-                continue
-            except NotHere as elsewhere:
-                dialling.redirected(address, elsewhere)
-                continue
-            except FINAL as refusal:
-                if not route.reads and spare is None:
+            except NOT_LET_IN as error:
+                if not dialling.not_let_in(address, error, spare=spare is not None):
                     raise
-                # A member that only reads may not know the user yet, who was let in elsewhere.
-                dialling.failed(address, str(refusal))
                 continue
             if spare is not None:
                 spare.close()
@@ -802,9 +693,7 @@ class Stream:
             Conflict: the key is at another sequence than expected.
             Unconfirmed: the connection broke before the answer.
         """
-        writes = Writes()
-        writes.put(key, value, headers, expected)
-        return self._client.call(ops.put(self._name, writes))
+        return self._client.call(ops.put(self._name, ops.one_put(key, value, headers, expected)))
 
     def put_many(self, rows: Any) -> Receipt:
         """Store many rows, all or none.
@@ -817,9 +706,7 @@ class Stream:
 
     def delete(self, key: Bytes, *, expected: int | None = None) -> Receipt:
         """Delete a key: readers see a tombstone until every registered consumer has passed it."""
-        writes = Writes()
-        writes.delete(key, None, expected)
-        return self._client.call(ops.put(self._name, writes))
+        return self._client.call(ops.put(self._name, ops.one_delete(key, expected)))
 
     # Reading ------------------------------------------------------------------------------------
 
@@ -944,10 +831,7 @@ class Stream:
 
     def mark(self, consumer: str) -> Mark | None:
         """How far a consumer has come."""
-        found = [
-            one for one in self._client.call(ops.marks(self._name, consumer)) if one.consumer == consumer
-        ]
-        return found[0] if found else None
+        return self._client.call(ops.mark(self._name, consumer))
 
     def marks(self) -> list[Mark]:
         """How far all consumers have come."""
@@ -971,27 +855,14 @@ class Stream:
 # Passes over many rows ------------------------------------------------------------------------------
 
 
-class Rows:
+class Rows(Passes):
     """Something that can be read, in whole or in part, any number of times."""
 
     def __init__(self, client: Client, stream: str, expected: int, progress: Progress | None = None) -> None:
+        super().__init__(stream, expected, progress)
         self._client = client
-        self._stream = stream
-        self._expected = expected
-        self._progress = progress
-        self._last: Reading | None = None
         self._link: Link | None = None
         """The only connection that can read this; None: any can."""
-
-    @property
-    def marker(self) -> Marker | None:
-        """The marker of the last pass that was read to its end, verified; None before."""
-        return None if self._last is None else self._last.marker
-
-    @property
-    def schema(self) -> pa.Schema | None:
-        """The columns of a pass as Arrow that had no rows; with rows, their batches have it."""
-        return None if self._last is None else self._last.schema
 
     def rows(
         self,
@@ -1065,20 +936,6 @@ class Rows:
     def __iter__(self) -> Iterator[Row]:
         return self.rows()
 
-    def _reading(self, part: Range, encoding: Any) -> Reading:
-        self._last = Reading(
-            self._stream,
-            self._request(part),
-            encoding,
-            hashed=part.hashed,
-            expected=self._expected,
-            progress=self._progress,
-        )
-        return self._last
-
-    def _request(self, part: Range) -> Header:
-        raise NotImplementedError
-
     def _pass(self, reading: Reading) -> Iterator[tuple[Header, memoryview]]:
         client = self._client
         deadline, begun, find = client.deadline(), False, client.reader
@@ -1097,9 +954,7 @@ class Rows:
                 return
             except Lost as lost:
                 if begun or self._link is not None:
-                    raise Interrupted(
-                        stream=self._stream, position=reading.position, problem=lost.problem
-                    ) from None
+                    raise self._interrupted(lost, reading.position) from None
             except ASK_LEADER:
                 if begun or self._link is not None or find == client.link or not client.reads_elsewhere:
                     raise
@@ -1111,7 +966,7 @@ class Rows:
                     link.drop(pending)
 
 
-class Frozen(Rows):
+class Frozen(OfView, Rows):
     """What a snapshot and a pin have in common: they show the same for as long as they exist."""
 
     def __init__(
@@ -1125,30 +980,6 @@ class Frozen(Rows):
         super().__init__(client, stream, view.live + view.tombstones, progress)
         self._view = view
         self._pin = pin
-
-    @property
-    def sequence(self) -> int:
-        """It sees everything up to this one."""
-        return self._view.sequence
-
-    @property
-    def history(self) -> str:
-        return self._view.history
-
-    @property
-    def shards(self) -> int:
-        """Into how many it is divided, also when the stream has grown since."""
-        return self._view.shards
-
-    @property
-    def floor(self) -> int:
-        """Rows with a lower sequence had ended by retention, truncate or purge; see `Head.floor`."""
-        return self._view.floor
-
-    @property
-    def purged(self) -> int:
-        """Deletes up to here are not told; see `Head.purged`."""
-        return self._view.purged
 
     def cut(
         self,
@@ -1181,18 +1012,15 @@ class Frozen(Rows):
             pending = link.start(call.header)
             return call.answer(*link.result(pending, client.deadline()))
         except Lost as lost:
-            raise Interrupted(stream=self._stream, position=0, problem=lost.problem) from None
+            raise self._interrupted(lost) from None
         except NoAnswerYet:
             raise TimedOut(operation=call.name, timeout_s=client.timeout) from None
         finally:
             if pending is not None:
                 link.drop(pending)
 
-    def _request(self, part: Range) -> Header:
-        return read_header(self._view, self._stream, self._pin, part)
 
-
-class Snapshot(Frozen):
+class Snapshot(OfSnapshot, Frozen):
     """A frozen view of a stream, held open by this connection until it is closed, by `with`, or forgotten."""
 
     def __init__(
@@ -1213,15 +1041,6 @@ class Snapshot(Frozen):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @property
-    def position(self) -> Receipt:
-        """Its end, to go on from: `snapshot(after=…)`, `follow(start=…)`."""
-        return Receipt(self._view.history, self._view.sequence, first=self._view.after)
-
-    def __len__(self) -> int:
-        """How many rows it has, deleted ones included, as the broker counted when it was opened."""
-        return self._view.live + self._view.tombstones
 
     def close(self) -> None:
         """Let the broker forget it; what only this snapshot could see is freed."""
@@ -1263,24 +1082,12 @@ class Pin(Frozen):
         self._client.call(ops.release(self._stream, self.name))
 
 
-class Diff(Rows):
+class Diff(OfDiff, Rows):
     """What lies between two snapshots: rows that changed, and tombstones of those that were deleted."""
 
     def __init__(self, client: Client, stream: str, a: int | Header | None, b: int | Header | None) -> None:
         super().__init__(client, stream, 0)
         self._ends = a, b
-
-    @property
-    def summary(self) -> DiffSummary:
-        """How many; known when a pass was read to its end."""
-        found = {} if self._last is None else self._last.summary
-        if not found:
-            raise ValueError("read the difference to its end first")
-        return DiffSummary(found["changed"], found["deleted"])
-
-    def _request(self, part: Range) -> Header:
-        a, b = self._ends
-        return {"op": "diff", "stream": self._stream, "a": a, "b": b, **part.fields()}
 
 
 # A subscription -------------------------------------------------------------------------------------
@@ -1347,11 +1154,12 @@ class Follower:
             return False
         if following.sharded:
             return True
-        for mark in client.call(ops.marks(following.stream, following.consumer)):
-            if mark.consumer == following.consumer:
-                following.begin_at(mark)
-                return False
-        return True
+        assert following.consumer is not None
+        mark = client.call(ops.mark(following.stream, following.consumer))
+        if mark is None:
+            return True
+        following.begin_at(mark)
+        return False
 
     def commit(self, batch: Batch) -> None:
         """Move the consumer's mark to the end of a batch; when this returns it is on the disk."""
@@ -1449,18 +1257,16 @@ class Transaction(Changes):
         return self.receipt
 
 
-class Producer:
+class Producer(Numbering):
     """A writer with a name, whose writes are numbered: a resend is confirmed, not stored again.
 
     A write that had no answer in time stays in doubt: it is sent again, under its number, before the next one.
     """
 
     def __init__(self, client: Client, name: str) -> None:
+        super().__init__(name, client.call(ops.producer(name)))
         self._client = client
-        self._name = name
         self._lock = threading.RLock()
-        self._doubt: Call[Receipt] | None = None
-        self._number = client.call(ops.producer(name))
 
     def __enter__(self) -> Self:
         return self
@@ -1470,15 +1276,6 @@ class Producer:
     ) -> None:
         if kind is None:
             self.settle()
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def last(self) -> int:
-        """The last number that was used; a source that numbers its own records goes on behind it."""
-        return self._number
 
     def put(
         self,
@@ -1491,8 +1288,7 @@ class Producer:
         number: int | None = None,
     ) -> Receipt:
         """As `Stream.put`, once. `number` is the caller's own, rising; a number that was stored is a duplicate."""
-        writes = Writes()
-        writes.put(key, value, headers, expected)
+        writes = ops.one_put(key, value, headers, expected)
         return self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
 
     def put_many(self, stream: str | Named, rows: Any, *, number: int | None = None) -> Receipt:
@@ -1504,8 +1300,7 @@ class Producer:
         self, stream: str | Named, key: Bytes, *, expected: int | None = None, number: int | None = None
     ) -> Receipt:
         """As `Stream.delete`, once."""
-        writes = Writes()
-        writes.delete(key, None, expected)
+        writes = ops.one_delete(key, expected)
         return self._write(lambda numbered: ops.put(stream_name(stream), writes, numbered), number)
 
     def transaction(self, *, number: int | None = None) -> Transaction:
@@ -1525,22 +1320,10 @@ class Producer:
     def _write(self, make: Callable[[Numbered], Call[Receipt]], number: int | None) -> Receipt:
         with self._lock:
             self.settle()
-            chosen = ops.next_number(self._number, number)
-            call = make(Numbered(self._name, chosen))
-            self._number = max(self._number, chosen)
-            done = self._send(call)
-            if done.answer.duplicate and number is None and done.attempts == 1:
-                raise ProducerClash(producer=self._name, number=chosen)
-            return done.answer
+            done = self._send(self._numbered(make, number))
+            return self._checked(done.answer, done.attempts, number)
 
     def _send(self, call: Call[Receipt]) -> Performed[Receipt]:
-        self._doubt = call
-        try:
+        with self._in_doubt(call):
             found = self._client.perform(call)
-        except (TimedOut, NotConnected, ClientClosed) as problem:
-            raise Unconfirmed(operation=call.name, problem=str(problem), producer=self._name) from None
-        except (TidemarkError, ValueError, TypeError):
-            self._doubt = None  # refused: that is an answer; or it cannot be sent at all
-            raise
-        self._doubt = None
-        return found
+        return found  # noqa: RET504

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 from tidemark.client.address import Address, Endpoints, parse_address
 from tidemark.client.errors import NotConnected
 from tidemark.client.values import MemberInfo
+from tidemark.client.waiting import FINAL, Lost, NoAnswerYet, sentence_of
 from tidemark.errors import NotHere
 
 ReadFrom: TypeAlias = Literal["leader", "tail", "any"]
@@ -32,6 +33,8 @@ HISTORIES_MAX = 4
 """How many histories are remembered; each takeover begins one."""
 DIRECT_S_MAX = 1.0
 """How long a better place is tried while there is one already."""
+NOT_LET_IN = (OSError, Lost, NoAnswerYet, NotHere, *FINAL)
+"""How an attempt to connect ends without a connection."""
 
 
 def read_from_of(text: str) -> ReadFrom:
@@ -141,6 +144,20 @@ class Dialling:
                 wait += more
         self._tried.add(address)
         return address, wait
+
+    def not_let_in(self, address: Address, error: BaseException, *, spare: bool) -> bool:
+        """One of `NOT_LET_IN`. False: nor would anybody else let us in; `spare`: somebody has."""
+        if isinstance(error, NotHere):
+            self.redirected(address, error)
+        elif isinstance(error, FINAL):
+            if not self._reads and not spare:
+                return False
+            # A member that only reads may not know the user yet, who was let in elsewhere.
+            self.failed(address, str(error))
+        else:
+            words = sentence_of(error) if isinstance(error, OSError) else str(error)
+            self.failed(address, words or "it does not answer")
+        return True
 
     def failed(self, address: Address, problem: str) -> None:
         self._problems[address] = problem

@@ -252,6 +252,22 @@ def writes(rows: Any) -> Writes | Any:
     return collected
 
 
+def one_put(
+    key: Bytes | None, value: Bytes, headers: Mapping[str, Any] | None, expected: int | None
+) -> Writes:
+    """What `put` takes, for a single row."""
+    collected = Writes()
+    collected.put(key, value, headers, expected)
+    return collected
+
+
+def one_delete(key: Bytes, expected: int | None) -> Writes:
+    """What `put` takes, for the end of a single key."""
+    collected = Writes()
+    collected.delete(key, None, expected)
+    return collected
+
+
 def _receipt(header: Header, _payload: memoryview) -> Receipt:
     taken = sum(header.get("taken", ()))
     return Receipt(header["history"], header["last"], bool(header.get("duplicate")), header["first"], taken)
@@ -651,6 +667,16 @@ def move_shards(
 
 def reset_mark(stream: str, consumer: str, sequence: int) -> Call[None]:
     return Call({"op": "reset", "stream": stream, "consumer": consumer, "sequence": sequence}, _nothing)
+
+
+def mark(stream: str, consumer: str) -> Call[Mark | None]:
+    every = marks(stream, consumer)
+    return Call(
+        every.header,
+        lambda header, payload: next(
+            (one for one in every.parse(header, payload) if one.consumer == consumer), None
+        ),
+    )
 
 
 def marks(stream: str, consumer: str | None = None) -> Call[list[Mark]]:

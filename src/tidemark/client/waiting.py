@@ -1,4 +1,4 @@
-"""What both clients need to wait: how long, and the two ways in which a wait ends without an answer.
+"""What both clients need to wait: how long, the two ways in which a wait ends without an answer, and what follows then.
 
 `Lost` and `NoAnswerYet` never leave the package: a caller sees `Unconfirmed`, `TimedOut` or `Interrupted`, which
 say what he can do.
@@ -7,8 +7,11 @@ say what he can do.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from typing import Any
 
-from tidemark.client.errors import ServerError
+from tidemark.client.errors import ServerError, TimedOut, Unconfirmed
+from tidemark.client.operations import Call
 from tidemark.errors import (
     AccessRefused,
     LoginRefused,
@@ -17,6 +20,7 @@ from tidemark.errors import (
     NotFound,
     NotHere,
     PinExpired,
+    TidemarkError,
 )
 
 CONNECT_S_MAX = 5.0
@@ -55,6 +59,31 @@ def left_until(deadline: float | None) -> float | None:
 
 def sentence_of(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
+
+
+@dataclass(slots=True)
+class Tries:
+    """One call, sent over as many connections as it takes."""
+
+    call: Call[Any]
+    timeout_s: float
+    count: int = 0
+    """How often it was sent."""
+
+    def no_answer(self, *, sent: bool) -> TimedOut | Unconfirmed:
+        """How a call ends whose time is over; `sent`: the broker may have it."""
+        if self.call.repeatable or not sent:
+            return TimedOut(operation=self.call.name, timeout_s=self.timeout_s)
+        return Unconfirmed(operation=self.call.name, problem=f"no answer in {self.timeout_s:g} s")
+
+    def lost(self, lost: Lost) -> None:
+        """Its connection broke. Raises Unconfirmed: it must not be sent again."""
+        if lost.sent and not self.call.repeatable:
+            raise Unconfirmed(operation=self.call.name, problem=lost.problem) from None
+
+    def was_done(self, refusal: TidemarkError) -> bool:
+        """Whether this is refused because a try before has taken away what was to be taken away."""
+        return isinstance(refusal, (NotFound, PinExpired)) and self.call.takes_away and self.count > 1
 
 
 class Pulse:
