@@ -1,13 +1,17 @@
 """The machine behind the replicating modes: one member of one group.
 
-A member follows or leads, as the view says. A follower reads from its *source* and is itself the source of others:
+A member follows or leads, as the view says. A follower reads from its *source* (`source.py`) and is itself the source of
+others (`readers.py`):
 
     ViewChanged ─► Dial(source) ─► PeerUp ─► Hello ─► Offer ─► units, Completed
                                                         │  └─► rewind, reset: cut the logs back, and again from Dial
                                                         └────► Acked, as often as something is on the disk
 
-The leader counts what the others have (`reign.py`) and says what is complete. Who reads from whom is the topology's
-to say. Three rules carry the safety; none of them looks at a clock:
+The leader counts what the others have (`reign.py`) and says what is complete. When it is lost, or there never was one,
+`succession.py` says whose turn it is. Who reads from whom is the topology's to say. This module puts these together:
+it turns events into their changes, and the changes into effects.
+
+Three rules carry the safety; none of them looks at a clock:
 
 1. Nothing is complete that is not on the disk of every member which may be ready in the view that is kept.
 2. A member leads only by a view that it has proposed itself in this life, and proposes one only if the view before
@@ -24,7 +28,7 @@ Invariant: `_reign` is there exactly when this member leads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from tidemark.cluster import divergence
@@ -67,8 +71,11 @@ from tidemark.cluster.mode import (
     Wake,
 )
 from tidemark.cluster.proposals import Proposals
+from tidemark.cluster.readers import Readers
 from tidemark.cluster.reign import Reign
+from tidemark.cluster.source import Source
 from tidemark.cluster.states import legal
+from tidemark.cluster.succession import Succession
 from tidemark.cluster.topology import Topology
 from tidemark.model.peers import (
     Acked,
@@ -85,10 +92,6 @@ from tidemark.model.peers import (
     View,
 )
 
-HELLO_MS = 500
-"""A hello that is not answered is said again."""
-REPEAT_MS = 1000
-"""An acknowledgement is said again, in case the last one was lost."""
 OVERSLEPT_MS = 500
 """A tick that comes so much later than asked for means that this process stood still."""
 
@@ -107,15 +110,6 @@ class LogFacts(Protocol):
     @property
     def table(self) -> tuple[Takeover, ...]: ...
     def log_start(self, log: Log) -> int: ...
-
-
-@dataclass(slots=True)
-class Reader:
-    """One that reads from this member, in this epoch."""
-
-    has: Ends
-    behind: dict[Name, Ends] = field(default_factory=dict)
-    told: Ends | None = None
 
 
 class Replica:
@@ -147,37 +141,15 @@ class Replica:
         self._view_read = False
         self._view_gone = False
         """There was one, and it is kept nowhere any more."""
-        self._here: dict[Name, MemberHere] = {}
-        self._gone: set[Name] = set()
+        self._succession = Succession(me, config)
         self._heard = 0
         """The newest epoch that anybody has spoken of."""
         self._proposals = Proposals(config.lease_ms)
-        # Following.
-        self._source: Name | None = None
-        self._linked = False
-        self._hello_at: int | None = None
-        """When the hello was said that waits for its offer."""
-        self._hello_wanted = False
-        self._session = False
-        """The source has offered to resume, on this link."""
-        self._in_line = False
-        """It has, in this epoch: the log is part of the leader's."""
-        self._vouched = False
-        """It was the leader itself."""
-        self._copied = False
-        """What the copy's source had at first is here."""
-        self._goal = Ends()
-        self._kept: Ends | None = None
-        """Where the logs end with all that was kept, on disk or not; None: ask the facts."""
-        self._acked: Acked | None = None
-        self._acked_at = 0
-        self._missing_since = 0
-        self._refused = False
-        """Nothing listens at the leader's address."""
-        self._takeover_at: int | None = None
-        # Feeding others.
-        self._readers: dict[Name, Reader] = {}
+        # Following, and feeding others.
+        self._source = Source()
+        self._readers = Readers()
         self._parked: dict[Name, Hello] = {}
+        """Hellos that cannot be answered yet."""
         # Leading.
         self._reign: Reign | None = None
         self._lease_until = 0
@@ -219,11 +191,9 @@ class Replica:
             case ProposalFailed(proposed):
                 self._proposals.failed(proposed, self._now)
             case MemberGone(member):
-                self._gone.add(member)
-                self._here.pop(member, None)
-            case MemberHere(member):
-                self._gone.discard(member)
-                self._here[member] = event
+                self._succession.went(member)
+            case MemberHere():
+                self._succession.came(event)
             case Lease(until_ms):
                 self._lease_until = until_ms
             case Asked():
@@ -330,9 +300,9 @@ class Replica:
             if self._reign is not None:
                 self._reign.now = self._now
                 self._reign.see(view, tuple(self._proposals.undecided))
-                for name, reader in self._readers.items():
+                for name in self._readers:
                     if name not in view.ready:
-                        self._reign.admit(name, reader.has, self._facts.durable)
+                        self._reign.admit(name, self._readers.of(name), self._facts.durable)
             self._aim()
 
     def _view_lost(self) -> None:
@@ -341,15 +311,9 @@ class Replica:
             self._explain("the view is gone: bring etcd back, or promote the member with the best store")
 
     def _new_epoch(self, view: View, before: View | None) -> None:
-        for reader in self._readers:
-            self._out.append(Hush(reader))
-        self._readers.clear()
-        self._session = self._in_line = self._vouched = self._copied = False
-        self._hello_at, self._hello_wanted = None, False
-        self._acked = None
-        self._takeover_at = None
-        self._refused = False
-        self._missing_since = self._now
+        self._hush_all()
+        self._source.new_epoch()
+        self._succession.new_epoch(self._now)
         led, self._reign = self._reign is not None, None
         self._fenced = False
         if view.leader == self.me and view.history in self._proposals.histories and not led:
@@ -360,18 +324,18 @@ class Replica:
         if led or before is None or before.leader != view.leader:
             self._out.append(Follow(view.leader if view.leader != self.me else None))
         if led:
-            self._kept, self._reported = None, Ends()
+            self._source.kept, self._reported = None, Ends()
         self._aim()
-        if self._linked:
-            self._hello_wanted = True
+        if self._source.linked:
+            self._source.hello_wanted = True
 
     def _take_the_lead(self, view: View) -> None:
         self._become(State.RECOVERING, f"it was chosen to lead in epoch {view.epoch}")
-        self._source, self._linked = None, False
+        self._source.turn_to(None)
+        self._source.kept = None
         self._belong(view.cluster, view.epoch)
         self._out.append(Dial(None))
         self._out.append(Lead(view.epoch, view.history))
-        self._kept = None
         self._reign = Reign(self.me, self._config, self._topology, view, self._now)
 
     def _propose(self, view: View, why: str) -> None:
@@ -391,38 +355,34 @@ class Replica:
         source: Name | None = None
         if view is not None and view.leader != self.me and self._reign is None:
             if self.me in view.ready:
-                source = self._topology.source(view, self.me) if self._whole or self._vouched else view.leader
+                known = self._whole or self._source.vouched
+                source = self._topology.source(view, self.me) if known else view.leader
             else:
-                source = view.leader if self._copied else self._topology.copy_source(view, self.me)
-        if source != self._source:
-            self._source = source
-            self._linked = self._session = self._hello_wanted = False
-            self._hello_at = None
+                source = view.leader if self._source.copied else self._topology.copy_source(view, self.me)
+        if self._source.turn_to(source):
             self._out.append(Dial(source))
 
     def _peer_up(self, peer: Name, dialled: bool) -> None:
         if self.view is not None and peer == self.view.leader:
-            self._refused = False
+            self._succession.refused = False
         if not dialled:
             self._lose_reader(peer)
-        elif peer == self._source:
-            self._linked, self._session = True, False
-            self._hello_at, self._hello_wanted = None, True
+        elif peer == self._source.name:
+            self._source.link_made()
 
     def _peer_down(self, peer: Name, dialled: bool, gone: bool) -> None:
         if not dialled:
             self._lose_reader(peer)
             return
         if gone and self.view is not None and peer == self.view.leader:
-            self._refused = True
-        if peer != self._source:
+            self._succession.refused = True
+        if peer != self._source.name:
             return
-        self._linked = self._session = self._hello_wanted = False
-        self._hello_at = None
+        self._source.link_lost()
         if self.state is State.CATCHUP:
             self._become(State.JOINING, f"the link to {peer} is broken")
         if self.view is not None and self.me not in self.view.ready and peer != self.view.leader:
-            self._copied = True  # the leader will do instead
+            self._source.copied = True  # the leader will do instead
             self._aim()
 
     def _keep_up(self) -> int | None:
@@ -431,39 +391,32 @@ class Replica:
         if view is None:
             return None
         self._settle_readiness(view)
-        if self._source is None:
+        source = self._source
+        if source.name is None:
             return None
         self._say_hello(view)
-        if not self._session:
-            return self._hello_at + HELLO_MS if self._hello_at is not None else None
+        if not source.session:
+            return source.hello_again_at()
         durable = self._facts.durable
-        if not self._copied and durable.covers(self._goal):
-            self._copied = True
+        if source.is_copied(durable):
             self._aim()
-            if not self._session:
+            if not source.session:
                 return None
-        behind = self._reached() - {self.me, self._source}
-        acked = Acked(view.epoch, durable, tuple((name, self._of(name)) for name in sorted(behind)))
-        if acked != self._acked or self._now >= self._acked_at + REPEAT_MS:
-            self._acked, self._acked_at = acked, self._now
-            self._tell(self._source, acked)
-        return self._acked_at + REPEAT_MS
+        behind = self._readers.reached() - {self.me, source.name}
+        acked = Acked(view.epoch, durable, tuple((name, self._readers.of(name)) for name in sorted(behind)))
+        if source.acknowledge(acked, self._now):
+            self._tell(source.name, acked)
+        return source.acknowledge_again_at()
 
     def _say_hello(self, view: View) -> None:
-        """Ask the source, once all that is here is on the disk: what is not could be of a line that is cut off."""
-        if self._hello_at is not None and self._now >= self._hello_at + HELLO_MS:
-            self._hello_at, self._hello_wanted = None, True
         durable = self._facts.durable
-        whole_on_disk = durable == self._facts.ends and (self._kept is None or durable.covers(self._kept))
-        if not self._hello_wanted or not self._linked or not whole_on_disk:
-            return
-        assert self._source is not None
-        self._hello_wanted, self._hello_at, self._kept = False, self._now, None
-        hello = Hello(self.me, view.epoch, self._cluster, durable, self._facts.table, self._whole)
-        self._tell(self._source, hello)
+        if self._source.say_hello(self._now, durable, self._facts.ends):
+            assert self._source.name is not None
+            hello = Hello(self.me, view.epoch, self._cluster, durable, self._facts.table, self._whole)
+            self._tell(self._source.name, hello)
 
     def _settle_readiness(self, view: View) -> None:
-        if self._in_line and self.me in view.ready and (self._whole or self._vouched):
+        if self._source.in_line and self.me in view.ready and (self._whole or self._source.vouched):
             if not self._whole:
                 self._belong(view.cluster, view.epoch)
             if self.state in (State.JOINING, State.CATCHUP):
@@ -471,26 +424,23 @@ class Replica:
                 self._become(State.READY, f"it holds all that {view.leader} has confirmed")
             self._aim()
         elif self.state is State.READY:
-            after = State.CATCHUP if self._session else State.JOINING
+            after = State.CATCHUP if self._source.session else State.JOINING
             self._become(after, f"{view.leader} went on without it")
-        elif self._session:
+        elif self._source.session:
             self._enter_catchup()
 
     def _enter_catchup(self) -> None:
         if self.state is State.JOINING:
-            self._become(State.CATCHUP, f"{self._source} has answered")
+            self._become(State.CATCHUP, f"{self._source.name} has answered")
 
     def _offered(self, peer: Name, offer: Offer) -> None:
         view = self.view
-        if view is None or peer != self._source or self._hello_at is None:
+        if view is None or peer != self._source.name or self._source.hello_at is None:
             return
-        self._hello_at = None
+        self._source.hello_at = None
         match offer.verdict:
             case "resume":
-                self._session = self._in_line = True
-                self._kept = self._facts.ends
-                self._goal, self._acked = offer.ends, None
-                self._vouched = self._vouched or peer == view.leader
+                self._source.resume(offer, self._facts.ends, leads=peer == view.leader)
                 epoch = view.epoch if self._whole else 0
                 if (self._cluster, self._facts.epoch) != (view.cluster, epoch):
                     self._belong(view.cluster, epoch)
@@ -499,7 +449,7 @@ class Replica:
                 self._rewind(peer, offer.to)
             case "reset":
                 if self._whole and self.me in view.ready:
-                    self._hello_at = self._now  # the view without us is still on its way
+                    self._source.hello_at = self._now  # the view without us is still on its way
                     return
                 self._cut()
                 self._cluster, self._whole = "", False
@@ -519,35 +469,21 @@ class Replica:
 
     def _cut(self) -> None:
         """The logs are cut and the links closed; the member opens the one to the source again."""
-        self._linked = self._session = self._in_line = self._vouched = self._hello_wanted = False
-        self._hello_at = self._kept = self._acked = None
+        self._source.cut()
         self._reported = Ends()
-        for reader in self._readers:
-            self._out.append(Hush(reader))
-        self._readers.clear()
+        self._hush_all()
         if self.state is State.CATCHUP:
             self._become(State.JOINING, "its logs are cut back")
 
     def _given(self, given: Given) -> None:
-        """Keep what comes right behind our log. What we have is skipped; if something is missing we ask again."""
-        view = self.view
+        """Keep what comes right behind our log, of our source in this epoch."""
+        view, source = self.view, self._source
         if view is None or given.epoch != view.epoch:
             self._compare_epochs(given.peer, given.epoch)
             self._out.append(Skip())
             return
-        if given.peer != self._source or not self._session or self._kept is None:
-            self._out.append(Skip())
-            return
-        end = self._kept[given.log]
-        if given.previous == end and given.first > end:
-            catalog = given.last if given.log is Log.CATALOG else self._kept.catalog
-            journal = given.last if given.log is Log.JOURNAL else self._kept.journal
-            self._kept = Ends(catalog, journal)
-            self._out.append(Keep())
-            return
-        self._out.append(Skip())
-        if given.last > end:
-            self._session, self._hello_wanted = False, True
+        wanted = given.peer == source.name and source.session and source.kept is not None
+        self._out.append(Keep() if wanted and source.keep(given) else Skip())
 
     # Messages --------------------------------------------------------------------------------------------------
 
@@ -570,10 +506,10 @@ class Replica:
             case Acked(_, durable, behind):
                 self._reader_acked(peer, durable, dict(behind))
             case Completed(_, upto):
-                if peer == self._source and self._session:
+                if peer == self._source.name and self._source.session:
                     self._completed = self._completed.most(upto)
             case Closing(_, upto):
-                if peer == self._source and self._session:
+                if peer == self._source.name and self._source.session:
                     self._closing = upto
 
     def _compare_epochs(self, peer: Name, epoch: int) -> None:
@@ -586,47 +522,31 @@ class Replica:
         self._heard = max(self._heard, epoch)
         if self.view is not None and epoch > self.view.epoch:
             self._lose_reader(peer)
-            if peer == self._source:
-                self._session, self._hello_at = False, None  # the view will come, and a hello with it
+            if peer == self._source.name:
+                self._source.session = False
+                self._source.hello_at = None  # the view will come, and a hello with it
 
     # Feeding others --------------------------------------------------------------------------------------------
 
     def _lose_reader(self, peer: Name) -> None:
         self._parked.pop(peer, None)
-        if self._readers.pop(peer, None) is not None:
+        if self._readers.remove(peer):
             self._out.append(Hush(peer))
         if self._reign is not None:
             self._reign.left(peer)
 
+    def _hush_all(self) -> None:
+        self._out += [Hush(name) for name in self._readers.clear()]
+
     def _reader_acked(self, peer: Name, durable: Ends, behind: dict[Name, Ends]) -> None:
-        reader = self._readers.get(peer)
-        if reader is None:
-            return
-        reader.has = reader.has.most(durable)
-        reader.behind = {name: ends for name, ends in behind.items() if name != self.me}
-        if self._reign is None:
+        behind.pop(self.me, None)
+        if not self._readers.acked(peer, durable, behind) or self._reign is None:
             return
         progress, ready = self._reign.progress, self._reign.view.ready
         progress.acked(peer, durable)
-        for name, ends in reader.behind.items():
+        for name, ends in behind.items():
             if name in ready:
                 progress.acked(name, ends)
-
-    def _reached(self) -> set[Name]:
-        """Whoever reads from us, directly or through others."""
-        return set(self._readers) | self._reached_through_others()
-
-    def _reached_through_others(self) -> set[Name]:
-        return {name for reader in self._readers.values() for name in reader.behind}
-
-    def _of(self, name: Name) -> Ends:
-        direct = self._readers.get(name)
-        if direct is not None:
-            return direct.has
-        found = Ends()
-        for reader in self._readers.values():
-            found = found.most(reader.behind.get(name, Ends()))
-        return found
 
     def _answer_parked(self) -> None:
         for peer in list(self._parked):
@@ -661,7 +581,7 @@ class Replica:
             return False
         self._tell(peer, offer)
         if offer.verdict == "resume":
-            self._readers[peer] = Reader(hello.durable)
+            self._readers.add(peer, hello.durable)
             self._out.append(Send(peer, offer.to))
             if self._reign is not None:
                 self._reign.greet(peer, hello.durable, self._facts.durable)
@@ -679,9 +599,9 @@ class Replica:
 
     def _govern(self, reign: Reign) -> int | None:
         """A leader's duties: the fence, what is complete, who is left out and who comes in."""
-        reign.now, reign.gone = self._now, self._gone
+        reign.now, reign.gone = self._now, self._succession.gone
         own = self._facts.durable
-        reign.linked(set(self._readers), self._reached_through_others())
+        reign.linked(set(self._readers), self._readers.reached_through_others())
         reign.require(tuple(self._proposals.undecided))
         reign.progress.advance(own)
         wake = reign.review(own)
@@ -769,17 +689,11 @@ class Replica:
             return self._abdicate(view) if self.me == view.leader else None
         lost = self._why_lost(view)
         if lost is None:
-            self._takeover_at = None
-            if view.leader not in self._here and view.leader not in self._gone:
-                return self._missing_since + self._config.lease_ms
-            return None
-        if self._takeover_at is None:
-            before = view.ready[: view.ready.index(self.me)]
-            rank = sum(1 for name in before if name != view.leader and name not in self._gone)
-            self._takeover_at = self._now + rank * self._config.takeover_stagger_ms
-        if self._now >= self._takeover_at:
+            return self._succession.not_lost(view)
+        turn_at = self._succession.turn_at(view, self._now)
+        if self._now >= turn_at:
             self._propose(view.led_by(self.me, self._history()), lost)
-        return max(self._takeover_at, self._proposals.again_at(), self._now + 1)
+        return max(turn_at, self._proposals.again_at(), self._now + 1)
 
     def _await_promotion(self) -> None:
         """Nobody takes the lead by itself: say what is waited for."""
@@ -793,52 +707,26 @@ class Replica:
 
     def _abdicate(self, view: View) -> int | None:
         """The view says that this member leads, but its store is lost: name another, which takes an epoch of its own."""
-        heirs = [name for name in view.ready if name != self.me]
-        if not heirs:
+        heir = self._succession.heir(view)
+        if heir is None:
             self._explain("this member alone was ready, and its store is lost: bring the store back")
             return None
-        heirs = [name for name in heirs if name in self._here] or heirs
-        self._explain(f"its store is lost: {heirs[0]} is to lead")
-        self._propose(view.led_by(heirs[0], self._history()), "the store of the leader is lost")
+        self._explain(f"its store is lost: {heir} is to lead")
+        self._propose(view.led_by(heir, self._history()), "the store of the leader is lost")
         return self._proposals.again_at()
 
     def _why_lost(self, view: View) -> str | None:
-        leader = view.leader
-        if leader == self.me:
-            return "it restarted, and leads again in an epoch of its own"
-        if leader in self._gone:
-            return f"the lease of {leader} has ended"
-        if self._refused:
-            return f"nothing listens at the address of {leader}"
-        talking = self._session and self._source == leader
-        if (
-            leader not in self._here
-            and not talking
-            and self._now >= self._missing_since + self._config.lease_ms
-        ):
-            return f"{leader} is not there"
-        return None
+        talking = self._source.session and self._source.name == view.leader
+        return self._succession.why_lost(view, self._now, talking=talking)
 
     def _consider_founding(self) -> int | None:
         """The very first view: when all are there, whoever has most proposes itself."""
         mine = MemberHere(self.me, self._cluster, self._facts.durable, self._facts.epoch)
-        here = {**self._here, self.me: mine}
-        owned = sorted(name for name, one in here.items() if one.cluster)
-        if owned:
-            best = max(sorted(here), key=lambda name: (here[name].epoch, *_size(here[name])))
-            self._explain(
-                f"there is no view, but the stores of {', '.join(owned)} belong to a cluster: bring etcd back, or "
-                f"promote {best}, which has the best store of those that are here"
-            )
+        founds, why = self._succession.founds(mine)
+        if not founds:
+            self._explain(why)
             return None
-        if len(here) < self._config.size:
-            self._explain(f"{len(here)} of {self._config.size} members are here")
-            return None
-        first = max(sorted(here), key=lambda name: _size(here[name]))
-        if first != self.me:
-            self._explain(f"{first} founds the cluster")
-            return None
-        self._found("all members are here")
+        self._found(why)
         return self._proposals.again_at()
 
     def _found(self, why: str) -> None:
@@ -851,16 +739,14 @@ class Replica:
     def _tell_complete(self) -> None:
         if self._reign is not None and self._fenced:
             return
-        if self._reign is not None or self._in_line:
+        if self._reign is not None or self._source.in_line:
             self._stable = self._stable.most(self._completed.least(self._facts.durable))
             if self._reported != self._stable:
                 self._reported = self._stable
                 self._out.append(Complete(self._stable))
         if self.view is not None:
-            for name, reader in self._readers.items():
-                if reader.told != self._completed:
-                    reader.told = self._completed
-                    self._tell(name, Completed(self.view.epoch, self._completed))
+            for name in self._readers.untold(self._completed):
+                self._tell(name, Completed(self.view.epoch, self._completed))
 
     # Operators -------------------------------------------------------------------------------------------------
 
@@ -886,7 +772,7 @@ class Replica:
         if view is None or self._view_gone:
             if not self._view_read:
                 return Answer(False, "the view has not been read yet; try again when etcd can be reached")
-            owners = sorted(name for name, one in self._here.items() if one.cluster)
+            owners = self._succession.owners()
             if owners and not self._cluster:
                 return Answer(
                     False, f"this store never belonged to the cluster; promote one of {', '.join(owners)}"
@@ -912,7 +798,7 @@ class Replica:
                 return Answer(False, f"demote takes no other member here; promote {to} instead")
             self._step_down(reign.view)
             return Answer(True, f"{self.me} does not lead any more; promote it or another")
-        heirs = [name for name in reign.view.ready if name in self._reached()]
+        heirs = [name for name in reign.view.ready if name in self._readers.reached()]
         if to and to not in heirs:
             return Answer(False, f"{to} is not ready and reachable; these are: {', '.join(heirs) or 'none'}")
         if not heirs:
@@ -926,15 +812,13 @@ class Replica:
 
     def _step_down(self, view: View) -> None:
         """Lead no more, though nobody else does: whoever leads next takes an epoch of its own."""
-        for reader in self._readers:
-            self._out.append(Hush(reader))
-        self._readers.clear()
+        self._hush_all()
         self._parked.clear()
         self._reign, self._fenced = None, False
         self._proposals.histories.discard(view.history)
         self._become(State.JOINING, "it was demoted")
         self._out.append(Follow(None))
-        self._kept, self._reported = None, Ends()
+        self._source.kept, self._reported = None, Ends()
 
     def _drop(self, member: Name) -> Answer:
         reign = self._reign
@@ -979,7 +863,3 @@ class Replica:
             self._quit("the cluster was shut down", clean=True)
             return None
         return deadline
-
-
-def _size(one: MemberHere) -> tuple[int, int]:
-    return one.durable.journal, one.durable.catalog

@@ -153,12 +153,13 @@ def says_hello_with_what_is_not_on_the_disk(patch: pytest.MonkeyPatch) -> None:
     """What was kept and not synced is on no line that the source could know of."""
 
     def say_hello(self: Any, view: View) -> None:
-        if self._hello_wanted and self._linked:
-            self._hello_wanted, self._hello_at, self._kept = False, self._now, None
+        source = self._source
+        if source.hello_wanted and source.linked:
+            source.hello_wanted, source.hello_at, source.kept = False, self._now, None
             hello = Hello(
                 self.me, view.epoch, self._cluster, self._facts.durable, self._facts.table, self._whole
             )
-            self._tell(self._source, hello)
+            self._tell(source.name, hello)
 
     patch.setattr(Replica, "_say_hello", say_hello)
 
@@ -176,7 +177,7 @@ def acknowledges_what_is_not_on_the_disk(patch: pytest.MonkeyPatch) -> None:
     def eager(self: Any) -> int | None:
         facts = self._facts
         try:
-            if self._session:
+            if self._source.session:
                 self._facts = Eager(facts)
             return keep_up(self)
         finally:
@@ -224,8 +225,9 @@ def keeps_frames_behind_a_gap(patch: pytest.MonkeyPatch) -> None:
     given = Replica._given
 
     def careless(self: Any, one: Any) -> None:
-        if self._session and self._kept is not None and one.previous > self._kept[one.log]:
-            one = replace(one, previous=self._kept[one.log])
+        source = self._source
+        if source.session and source.kept is not None and one.previous > source.kept[one.log]:
+            one = replace(one, previous=source.kept[one.log])
         given(self, one)
 
     patch.setattr(Replica, "_given", careless)

@@ -594,8 +594,9 @@ class World:
 
     def _compact(self, machine: Machine, upto: Ends) -> None:
         """What is complete, and no reader waits for, can only be had as a whole from now on."""
-        for reader in machine.mode._readers.values():
-            upto = upto.least(reader.has)
+        readers = machine.mode._readers
+        for name in readers:
+            upto = upto.least(readers.of(name))
         for log in Log:
             machine.store.logs[log].start = max(machine.store.logs[log].start, upto[log])
 

@@ -86,7 +86,7 @@ def test_a_member_that_cannot_keep_one_frame_keeps_none_that_comes_behind_it() -
 def test_a_frame_that_does_not_come_right_behind_the_log_is_not_kept() -> None:
     group, leader, follower = pair()
     end = follower.node.store.ends.journal
-    follower.member.mode._kept = None  # type: ignore[attr-defined]  # a mode that has lost count
+    follower.member.mode._source.kept = None  # type: ignore[attr-defined]  # a mode that has lost count
     follower.member._perform = lambda _: setattr(follower.member, "_kept", True)  # type: ignore[method-assign]
 
     unit = Unit(Log.JOURNAL, end + 5, end + 6, end + 6, memoryview(bytes(64)))

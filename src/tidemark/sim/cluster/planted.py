@@ -203,8 +203,9 @@ def does_not_notice_a_gap(set_: Set) -> None:
     honest = Replica._given
 
     def given(self: Replica, one: Any) -> None:
-        if self._kept is not None and one.first > self._kept[one.log]:
-            one = replace(one, previous=self._kept[one.log])
+        kept = self._source.kept
+        if kept is not None and one.first > kept[one.log]:
+            one = replace(one, previous=kept[one.log])
         honest(self, one)
 
     set_(Replica, "_given", given)
