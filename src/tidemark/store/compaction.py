@@ -237,7 +237,7 @@ class Compactor:
             # Bodies of uneven size. A compacted segment is not judged by this: a wrong guess would have it
             # rewritten for ever.
             estimate = min(estimate, live_bytes + live * MESSAGE_OVERHEAD)
-        needed = self._journal.needed_bytes(segment, self._buried if live else EVERYTHING)
+        needed = self._journal.reclaimer.needed_bytes(segment, self._buried if live else EVERYTHING)
         if segment.compacted and live:
             # Delivery counts go along with their messages.
             needed = max(needed, found.counted_bytes)
@@ -433,9 +433,9 @@ class Compactor:
 
     def _drop_inputs(self, job: Job) -> None:
         for segment in job.inputs:
-            self._journal.drop(segment)
+            self._journal.reclaimer.drop(segment)
         self.finished += 1
-        self._journal.look_for_dead = True
+        self._journal.reclaimer.look = True
         self._job = None
 
     def _give_up(self, job: Job) -> None:

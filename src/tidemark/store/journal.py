@@ -10,8 +10,8 @@ disk's thread; `completed` says how far the disk is. Nothing is copied and nothi
         segment file   [4 KiB head][frame][frame][frame...
 
 A sequence is durable when the frame that holds it and all frames before it are synced. Messages leave the
-disk only when the record of their end is durable (see `Barrier`), in segments that nobody needs any more and
-by compaction.
+disk only when the record of their end is durable (see `Barrier`), in segments that nobody needs any more
+(`reclaiming.py`) and by compaction.
 
 In a group the journal is one of several that are alike (`adopt`, `take_over`). Nothing that the others may not
 have yet is compacted or freed then (`StoreFiles.stable`), so that the journal can be cut back to there (`rewind.py`); and
@@ -31,7 +31,7 @@ from typing import cast
 
 from tidemark.errors import CorruptRecord, DiskFailed, DiskFull, UnitRefused
 from tidemark.model import records
-from tidemark.model.arena import EVERYTHING, JOURNAL, Arena, Writer
+from tidemark.model.arena import JOURNAL, Arena, Writer
 from tidemark.model.peers import Ends
 from tidemark.ports import Apart, Disk, Image, Recovered, Residents
 from tidemark.store import checkpoint
@@ -41,6 +41,7 @@ from tidemark.store.config import StoreConfig
 from tidemark.store.files import StoreFiles
 from tidemark.store.frames import END, FRAME_BYTES, Survey, seal
 from tidemark.store.pager import Pager, Place
+from tidemark.store.reclaiming import Reclaimer
 from tidemark.store.recovery import Damage, Replay, Torn
 from tidemark.store.segment import HEAD_BYTES, JOURNAL_PREFIX, Barrier, Segment, with_history
 from tidemark.store.tables import first_whole, known_at, read_table
@@ -149,8 +150,6 @@ class Journal(Writer):
         """All, oldest first; the last one is written to."""
         self.histories: list[tuple[bytes, int]] = []
         """(history, first sequence), newest first."""
-        self.look_for_dead = True
-        """Something changed by which a segment may have become free."""
         self.completed_ticket = 0
         self.next_id = 1
         self._disk = disk
@@ -160,8 +159,6 @@ class Journal(Writer):
         self._wiring_durable = wiring_durable
         self._wiring_takes_over = wiring_takes_over
         self._grouped = False
-        self._queue_max = 0
-        """The highest queue number that segments named which are gone."""
         self._covered: deque[tuple[int, int]] = deque()
         """In a group: (last sequence of a frame's records, of what was put before it was sealed), where they differ."""
         self._covers = 0
@@ -189,12 +186,11 @@ class Journal(Writer):
         """Somebody waits for a record that could otherwise wait for company: the next `flush` writes it."""
         self._patient_bytes = 0
         self._patient_since_ms = 0
-        self._undropped: list[int] = []
-        """Extents that nobody reads any more, but the disk still writes."""
         self._frames = 0
         self._records = 0
         self._bytes = 0
         self._compactor = Compactor(self)
+        self.reclaimer = Reclaimer(self, self._compactor)
         self.checkpointer = Checkpointer(self, apart or Inline(disk))
 
     # Writing ---------------------------------------------------------------------------------
@@ -442,7 +438,7 @@ class Journal(Writer):
         self._claimed_place = self._durable_place
         self._submit(segment, None, segment.used, bytes(end))
         segment.sealed = True
-        self.look_for_dead = True
+        self.reclaimer.look = True
 
     # How far the disk is -------------------------------------------------------------------------
 
@@ -507,7 +503,8 @@ class Journal(Writer):
     @property
     def queue_max(self) -> int:
         """The highest queue number that the journal names or named."""
-        return max(self._queue_max, max((segment.survey.queue_max for segment in self.segments), default=0))
+        there = max((segment.survey.queue_max for segment in self.segments), default=0)
+        return max(self.reclaimer.queue_max, there)
 
     def covers(self, seq: int) -> int:
         """What may be called safe when the record with this sequence is: transient messages that were accepted
@@ -712,7 +709,7 @@ class Journal(Writer):
             self.arena.next_seq = max(self.arena.next_seq, self.files.found.last_seq + 1)
         self._sealed_seq = self.durable_seq = self.end_seq = self.durable_end = last_seq
         self.log_start = first_whole(self.segments)
-        self._take_stock()
+        self.reclaimer.take_stock()
         newest = max(self.segments, key=lambda segment: (segment.start, segment.id), default=None)
         self.histories = newest.histories if newest else []
         if not open_history:
@@ -739,14 +736,6 @@ class Journal(Writer):
             dropped=dropped,
             unusable=unusable,
         )
-
-    def _take_stock(self) -> None:
-        """After recovery: which extents nobody points into."""
-        self.arena.emptied.clear()
-        for segment in self.segments:
-            for number in segment.extents:
-                if self.arena.extent(number).live == 0:
-                    self._note_empty(number)
 
     def _first_segment(self) -> None:
         segment = self._new_segment(min(self.config.segment_bytes // 2, FIRST_BYTES))
@@ -807,9 +796,7 @@ class Journal(Writer):
         self._now_ms = now_ms
         self.pager.queue_name = residents.queue_name
         try:
-            self._note_emptied()
-            if self.look_for_dead:
-                self.look_for_dead = self._free_segments()
+            self.reclaimer.step()
             self._prepare()
             self._claim_when_idle(now_ms)
             self._compactor.step(residents, now_ms, budget_bytes)
@@ -840,95 +827,6 @@ class Journal(Writer):
             self._open_extent(need)
         if self._claimed_place < self._records_place:
             self._close_frame(0)
-
-    def _note_emptied(self) -> None:
-        waiting, self._undropped = self._undropped, []
-        for number in waiting:
-            if number in self.pager.places and self.pager.places[number].empty:
-                self._drop_bytes(number)
-        emptied = self.arena.emptied
-        if not emptied:
-            return
-        numbers = set(emptied)
-        emptied.clear()
-        for number in numbers:
-            # An entry may be older than the extent that has this number now, and entries move into the
-            # extents of a compaction only in the end.
-            place = self.pager.places.get(number)
-            if place is not None and not self._compactor.busy_with(place.segment):
-                info = self.arena.extent(number)
-                if info.sealed and info.live == 0:
-                    self._note_empty(number)
-
-    def _note_empty(self, number: int) -> None:
-        place = self.pager.places[number]
-        if not place.empty:
-            place.empty = True
-            place.segment.empty += 1
-            self.look_for_dead = True
-            self._drop_bytes(number)
-
-    def _drop_bytes(self, number: int) -> None:
-        if not self.pager.drop_if_durable(number, self.completed_ticket):
-            self._undropped.append(number)
-
-    def _free_segments(self) -> bool:
-        """Let go of sealed segments in which no message and no record of an end is needed any more.
-
-        Returns whether it is worth looking again soon.
-        """
-        kept = []
-        again = False
-        for segment in self.segments:
-            if segment.sealed and segment.empty == len(segment.extents):
-                if segment.ticket > self.completed_ticket or self._compactor.busy_with(segment):
-                    again = True
-                elif self.needed_bytes(segment) == 0:
-                    again = True
-                    segment.barrier = segment.barrier or self.barrier()
-                    if self.passed(segment.barrier):
-                        self.drop(segment)
-                        continue
-            kept.append(segment)
-        self.segments = kept
-        return again
-
-    def drop(self, segment: Segment) -> None:
-        """Give the file of a segment back and free its extents. No queue may point into it."""
-        assert all(self.arena.extent(number).live == 0 for number in segment.extents)
-        self._queue_max = max(self._queue_max, segment.survey.queue_max)
-        if segment.survey.records:
-            self.lost(segment.survey.last_seq)
-        self.files.retire(segment.name, segment.size)
-        for number in segment.extents:
-            self.pager.remove(number)
-        segment.extents.clear()
-
-    def needed_bytes(self, segment: Segment, buried: int = EVERYTHING) -> int:
-        """How much of its SETTLED and COUNTED records and of its tombstones is needed, because older segments may
-        hold what they speak of; or its own rewritten form, if what was superseded has left the index only up to
-        `buried`."""
-        survey = segment.survey
-        settled = counted = 0
-        tombstones = survey.tombstone_bytes if buried < survey.tombstone_high else 0
-        if survey.ends_bytes == 0:
-            return 0
-        for older in self.segments:
-            if older.id >= segment.id:
-                break
-            if not older.survey.messages:
-                continue
-            # While the files that it was made from are there, a compacted segment counts as one of them.
-            busy = self._compactor.busy_with(older)
-            if older.survey.first_seq <= survey.settled_high and older.last_seq >= survey.settled_low:
-                counted = survey.counted_bytes
-                if busy or older.compacted_upto < segment.last_seq:
-                    settled = survey.settled_bytes
-            if busy or older.buried_upto < survey.tombstone_high:
-                tombstones = survey.tombstone_bytes
-            if settled + counted + tombstones == survey.ends_bytes:
-                break
-        return settled + counted + tombstones
 
     def _prepare(self) -> None:
         """Have the next segment ready before it is needed, and the reserve in place."""

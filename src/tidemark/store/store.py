@@ -133,7 +133,7 @@ class Store:
         """The logs will never be cut back to before this: what lies behind is neither compacted nor freed, rewritten
         or made part of a checkpoint. None: they are never cut back."""
         self.files.stable = stable
-        self.journal.look_for_dead = True
+        self.journal.reclaimer.look = True
 
     def covers(self, journal_seq: int) -> int:
         """What may be called safe when this record of the journal is. See `Journal.covers`."""
