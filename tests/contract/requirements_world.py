@@ -1,4 +1,9 @@
-"""What the tests of the requirements need besides `NodeWorld`: journals of other kinds, and a look into queues.
+"""What the tests of the requirements need besides `NodeWorld`: journals of other kinds, a look into queues, and what
+clients do again and again.
+
+The worlds are whole nodes over a simulated disk, driven by bytes: holding the disk back (`slow_disk`) is HOLDSTORE, a
+`lag` is SLOW, `fail_next` is FAILSTORE, `crash` is KILL and RESTART. What AMQP 0-9-1 has no word for is read as follows:
+the completion of a transfer is its confirm, the completion of an accept is Tx.Commit-Ok or a Close-Ok.
 
 `PluggedWorld` is a broker with its front ends over any `ports.Journal`. `RecordingJournal` writes the records
 that the real journal would write, and `events` reads them back: the whole of what the broker tells its store.
@@ -16,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from unit.frontend.harness import Client, Content, World
+from unit.frontend.harness import PERSISTENT, Client, Content, World
 from unit.node.world import NodeWorld
 
 from tidemark.broker.broker import Broker
@@ -26,6 +31,8 @@ from tidemark.model import records
 from tidemark.model.arena import JOURNAL, Arena, Writer
 from tidemark.model.records import RecordType
 from tidemark.runtime.disk import FileDisk
+from tidemark.wire.amqp091.methods import BasicAck, BasicConsume, BasicGet, BasicQos, ConfirmSelect
+from tidemark.wire.amqp091.properties import Properties, encode_properties
 
 
 class NullJournal(Writer):
@@ -187,3 +194,47 @@ def bodies(queue: Queue) -> list[bytes]:
 def ids(queue: Queue) -> dict[bytes, int]:
     """The id of each message, by its body."""
     return {held.body: held.seq for held in browse(queue)}
+
+
+# What clients do -----------------------------------------------------------------------------------------------
+
+
+def a_publisher(world: NodeWorld | PluggedWorld, *queues: str, **options: Any) -> Client:
+    """A client with confirms, and these queues, durable."""
+    client = world.open()
+    client.ask(1, ConfirmSelect())
+    for queue in queues:
+        client.declare(queue, durable=True, **options)
+    return client
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%05d" % number for number in range(first, first + count)]
+
+
+def put(client: Client, key: str, *contents: bytes, **options: Any) -> None:
+    """Publish persistent messages, and read that they are safe."""
+    client.publish(1, key, *contents, properties=PERSISTENT, **options)
+    assert {type(answer) for answer in client.read_all()} == {BasicAck}
+    assert client.front_end.statistics().channels[0].unconfirmed == 0
+
+
+def consume(
+    client: Client, queue: str, *, prefetch: int = 0, channel: int = 1, **options: Any
+) -> list[Content]:
+    """Subscribe; what was delivered at once."""
+    if prefetch:
+        client.ask(channel, BasicQos(prefetch_count=prefetch))
+    client.send(channel, BasicConsume(queue=queue, **options))
+    client.read()
+    return client.read_all()
+
+
+def fetch(client: Client, queue: str) -> Content:
+    found = client.ask(1, BasicGet(queue=queue))
+    assert isinstance(found, Content), found
+    return found
+
+
+def priority(number: int) -> bytes:
+    return encode_properties(Properties(delivery_mode=2, priority=number))
