@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from unit.cluster.world import MODES, Frame, ToyStore
+from unit.cluster.toys import Frame, ToyStore
+from unit.cluster.world import MODES
 
 from tidemark.cluster.config import ClusterConfig
 from tidemark.cluster.mode import (

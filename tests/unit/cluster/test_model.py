@@ -10,7 +10,8 @@ from itertools import count
 
 import pytest
 from unit.cluster.planted import PLANTED, Plant
-from unit.cluster.world import Broken, World, run
+from unit.cluster.toys import Broken
+from unit.cluster.world import World, run
 
 from tidemark.cluster.mode import Asked, State
 from tidemark.model.peers import Log
