@@ -17,9 +17,7 @@ Invariant: a run is a function of its seed.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -33,6 +31,7 @@ from tidemark.model.records import HEAD_BYTES, Reason, padded
 from tidemark.sim.apart import Killed, SimApart
 from tidemark.sim.disk import SimDisk
 from tidemark.sim.keyed import KEYS, STREAM, KeyedSide, StreamModel, rows
+from tidemark.sim.seeds import command
 from tidemark.sim.store import CONFIG, BrokenPromise
 from tidemark.store.check import check_store
 from tidemark.store.config import StoreConfig
@@ -920,26 +919,5 @@ def run_seed(seed: int, say: Callable[[str], None] = lambda _: None) -> ReplicaR
     return run
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description="Run stores that follow one another over disks that lose and tear."
-    )
-    parser.add_argument("--seed", type=int, help="replay this run and say what happens")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many runs")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    arguments = parser.parse_args()
-    if arguments.seed is not None:
-        run_seed(arguments.seed, print)
-        return 0
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        try:
-            run_seed(seed)
-        except BrokenPromise as problem:
-            print(problem, file=sys.stderr)
-            return 1
-    print(f"{arguments.seeds} runs kept every promise")
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command("Run stores that follow one another over disks that lose and tear.", run_seed))

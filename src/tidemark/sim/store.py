@@ -14,9 +14,7 @@ Invariant: a run is a function of its seed.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -30,6 +28,7 @@ from tidemark.ports import Apart
 from tidemark.sim.apart import SimApart
 from tidemark.sim.disk import SimDisk
 from tidemark.sim.keyed import KEYS, KeyedSide, StreamModel, rows
+from tidemark.sim.seeds import command
 from tidemark.store.check import check_store
 from tidemark.store.checkpoint import PREFIX
 from tidemark.store.config import StoreConfig
@@ -642,24 +641,5 @@ def run_seed(seed: int, say: Callable[[str], None] = lambda _: None) -> StoreRun
     return run
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Run the store over a disk that loses, tears and fills up.")
-    parser.add_argument("--seed", type=int, help="replay this run and say what happens")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many runs")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    arguments = parser.parse_args()
-    if arguments.seed is not None:
-        run_seed(arguments.seed, print)
-        return 0
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        try:
-            run_seed(seed)
-        except BrokenPromise as problem:
-            print(problem, file=sys.stderr)
-            return 1
-    print(f"{arguments.seeds} runs kept every promise")
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command("Run the store over a disk that loses, tears and fills up.", run_seed))

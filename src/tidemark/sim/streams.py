@@ -22,14 +22,13 @@ Invariant: a run is a function of its seed.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from tidemark.errors import DiskFailed, DiskFull, TidemarkError
 from tidemark.model.rows import Row
 from tidemark.sim.disk import SimDisk
+from tidemark.sim.seeds import command
 from tidemark.sim.store import ROOM, BrokenPromise
 from tidemark.sim.stream_following import Following
 from tidemark.sim.stream_model import FOREVER, StreamModel
@@ -442,29 +441,5 @@ def run_seed(seed: int, say: Callable[[str], None] = lambda _: None) -> StreamRu
     return run
 
 
-def main(arguments: Iterable[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Run streams over a disk that loses, tears and fills up.")
-    parser.add_argument("--seed", type=int, help="replay this run and say what happens")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many runs")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--all", action="store_true", help="go on after a failure")
-    given = parser.parse_args(None if arguments is None else list(arguments))
-    if given.seed is not None:
-        run_seed(given.seed, print)
-        return 0
-    failed = 0
-    for seed in range(given.first, given.first + given.seeds):
-        try:
-            run_seed(seed)
-        except BrokenPromise as problem:
-            print(problem, file=sys.stderr)
-            failed += 1
-            if not given.all:
-                return 1
-    if not failed:
-        print(f"{given.seeds} runs kept every promise")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command("Run streams over a disk that loses, tears and fills up.", run_seed))
