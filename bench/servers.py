@@ -12,8 +12,6 @@ from typing import Protocol, Self
 from bench import proc
 from bench.build import BIN
 
-_PORT = re.compile(rb"amqp=127\.0\.0\.1:(\d+)")
-
 
 class Server(AbstractContextManager["Server"], Protocol):
     """A broker that runs while its context is open, on loopback, with its own folder."""
@@ -32,10 +30,14 @@ class Server(AbstractContextManager["Server"], Protocol):
 
 
 class ChildServer:
-    """A server that is one child process and prints a ready line with its AMQP port."""
+    """A server that is one child process and says when it is ready; on a port of its choice if it names one."""
 
     name = "server"
+    _ready = re.compile(rb"amqp=127\.0\.0\.1:(\d+)")
+    _ready_in_log = False
+    """Else on standard output, which has a file of its own."""
     _start_timeout_s = 30.0
+    _stop_timeout_s = 60.0
     _poll_s = 0.05
 
     def __init__(self, folder: Path) -> None:
@@ -45,6 +47,7 @@ class ChildServer:
         self.pid = 0
 
     def _command(self) -> list[str]:
+        """How it is called; what it needs for that is made here, too."""
         raise NotImplementedError
 
     def _environment(self) -> dict[str, str] | None:
@@ -52,8 +55,11 @@ class ChildServer:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        ready_line, log = self._folder / "stdout", self._folder / f"{self.name}.log"
-        with ready_line.open("wb") as out, log.open("wb") as err:
+        log = self._folder / f"{self.name}.log"
+        said = log if self._ready_in_log else self._folder / "stdout"
+        for path in (said, log):
+            path.write_bytes(b"")
+        with said.open("ab") as out, log.open("ab") as err:
             self._process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.DEVNULL,
@@ -65,7 +71,7 @@ class ChildServer:
         self.pid = self._process.pid
         try:
             proc.wait_until(
-                lambda: _PORT.search(ready_line.read_bytes()) is not None,
+                lambda: self._ready.search(said.read_bytes()) is not None,
                 self._process,
                 log,
                 self._start_timeout_s,
@@ -74,9 +80,10 @@ class ChildServer:
         except BaseException:
             proc.stop(self._process)
             raise
-        found = _PORT.search(ready_line.read_bytes())
+        found = self._ready.search(said.read_bytes())
         assert found is not None
-        self.port = int(found[1])
+        if found.re.groups:
+            self.port = int(found[1])
         return self
 
     def __exit__(
@@ -86,7 +93,7 @@ class ChildServer:
         traceback: TracebackType | None,
     ) -> None:
         if self._process is not None:
-            proc.stop(self._process, timeout_s=60)
+            proc.stop(self._process, timeout_s=self._stop_timeout_s)
             self._process = None
 
     def pids(self) -> list[int]:

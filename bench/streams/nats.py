@@ -13,18 +13,18 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
+import re
 import shutil
-import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from bench import proc
 from bench.measure import Figures, RunFailedError, Scale
+from bench.servers import ChildServer
 from bench.streams import pump
 from bench.streams.peers import PREPARED, VALUE, chunks, draw, expect, reading
 from bench.streams.pump import Load, Marks, Pumped
@@ -33,7 +33,6 @@ _INBOX = b"_I.bench"
 _ACK = b'"seq":'
 _WRONG = (b'"error"', b"-ERR")
 _BUCKET, _STREAM, _STREAM_SUBJECT = "bench", "APPENDED", "appended"
-_START_TIMEOUT_S = 30.0
 
 
 class NatsUnavailableError(RuntimeError):
@@ -65,55 +64,28 @@ def ensure_installed() -> Path:
     return program
 
 
-class Nats:
+class Nats(ChildServer):
     """One private server: `with Nats(folder) as nats: connect(nats.port)`."""
 
     name = "nats"
+    _ready = re.compile(b"Server is ready")
+    _ready_in_log = True
+    _stop_timeout_s = 20.0
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(folder)
         self._http_port = 0
-        self.port = 0
-        self.pid = 0
 
-    def __enter__(self) -> Self:
+    def _command(self) -> list[str]:
         program = ensure_installed()
-        self._folder.mkdir(parents=True, exist_ok=True)
         self.port, self._http_port = proc.free_ports(2)
-        config, log = self._folder / "nats.conf", self._folder / "nats.log"
+        config = self._folder / "nats.conf"
         config.write_text(
             f'listen: "{proc.HOST}:{self.port}"\n'
             f'http: "{proc.HOST}:{self._http_port}"\n'
             f'jetstream {{ store_dir: "{self._folder / "js"}", sync_interval: always }}\n'
         )
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [str(program), "-c", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder,
-            )
-        self.pid = self._process.pid
-        try:
-            proc.wait_until(
-                lambda: b"Server is ready" in log.read_bytes(), self._process, log, _START_TIMEOUT_S
-            )
-        except BaseException:
-            proc.stop(self._process)
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._process is not None:
-            proc.stop(self._process)
-            self._process = None
+        return [str(program), "-c", str(config)]
 
     def syncs_always(self) -> bool:
         """Whether the server says that it syncs every write."""
@@ -122,12 +94,6 @@ class Nats:
 
     def pids(self) -> list[int]:
         return [self.pid]
-
-    def cpu_seconds(self) -> float:
-        return proc.cpu_seconds(self.pids())
-
-    def rss_bytes(self) -> int:
-        return proc.rss_bytes(self.pids())
 
 
 def figures(folder: Path, keys: int, batch: int, scale: Scale) -> Figures:

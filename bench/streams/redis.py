@@ -9,6 +9,7 @@ they are sent.
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import socket
 import subprocess
@@ -16,11 +17,11 @@ import time
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from bench import proc
 from bench.measure import Figures, RunFailedError, Scale
+from bench.servers import ChildServer
 from bench.streams import pump
 from bench.streams.peers import PREPARED, VALUE, chunks, draw, expect, reading
 from bench.streams.pump import Load, Marks, Pumped
@@ -28,7 +29,6 @@ from bench.streams.pump import Load, Marks, Pumped
 _HASH, _STREAM = b"keyed", b"appended"
 _WRONG = (b"-ERR", b"-EXECABORT", b"-MISCONF", b"-OOM", b"-WRONGTYPE")
 _READ_ROWS = 10_000
-_START_TIMEOUT_S = 30.0
 
 
 class RedisUnavailableError(RuntimeError):
@@ -57,22 +57,18 @@ def ensure_installed() -> str:
     return program
 
 
-class Redis:
+class Redis(ChildServer):
     """One private server: `with Redis(folder) as redis: connect(redis.port)`."""
 
     name = "redis"
+    _ready = re.compile(b"Ready to accept connections")
+    _ready_in_log = True
+    _stop_timeout_s = 20.0
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
-        self.pid = 0
-
-    def __enter__(self) -> Self:
+    def _command(self) -> list[str]:
         program = ensure_installed()
-        self._folder.mkdir(parents=True, exist_ok=True)
         [self.port] = proc.free_ports(1)
-        config, log = self._folder / "redis.conf", self._folder / "redis.log"
+        config = self._folder / "redis.conf"
         config.write_text(
             f"bind {proc.HOST}\n"
             f"port {self.port}\n"
@@ -82,43 +78,11 @@ class Redis:
             "appendfsync always\n"
             'save ""\n'
         )
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [program, str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder,
-            )
-        self.pid = self._process.pid
-        try:
-            proc.wait_until(
-                lambda: b"Ready to accept connections" in log.read_bytes(),
-                self._process,
-                log,
-                _START_TIMEOUT_S,
-            )
-        except BaseException:
-            proc.stop(self._process)
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._process is not None:
-            proc.stop(self._process)
-            self._process = None
+        return [program, str(config)]
 
     def pids(self) -> list[int]:
         """The server, and while it rewrites its file the child that does so."""
         return proc.family(self.pid)
-
-    def cpu_seconds(self) -> float:
-        return proc.cpu_seconds(self.pids())
 
     def rss_bytes(self) -> int:
         return proc.rss_bytes([self.pid])
