@@ -121,6 +121,7 @@ class Node:
         )
         if config.cluster.name:
             self.broker.mode = config.cluster.mode
+            self.broker.replicate = config.cluster.replicate
 
     # Start, turns and end ------------------------------------------------------------------
 

@@ -219,6 +219,25 @@ def test_a_record_written_and_settled_is_restored_by_recovery(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", TWINS)
+def test_a_queue_whose_messages_are_in_memory_only_leaves_no_trace_in_the_journal(kind: str) -> None:
+    """A-2, H-22: whatever their delivery mode; beside a queue that keeps them, only its entries are written for."""
+    world = World(kind)
+    world.routes[b"two"] = world.core.Route((world.queues[1],), True)
+    assert world.publish(b"two", 10, 5, True, 0)[1] == 0, "a confirm has nothing to wait for"
+    assert world.journal.used == 0
+    tag, *_ = world.deliver(1, 5, 1 << 40)
+    assert world.accept(tag, tag + 4) == 5
+    assert world.drain() == [None, None]
+
+    last_seq = world.publish(b"both", 10, 1, True, 0)[1]
+    assert last_seq == 7
+    for which in (0, 1):
+        tag, *_ = world.deliver(which, 1, 1 << 40)
+        world.accept(tag, tag)
+    assert [gone is not None for gone in world.drain()] == [True, False]
+
+
+@pytest.mark.parametrize("kind", TWINS)
 def test_an_extent_comes_back_from_the_pager_and_its_places_stay_good(kind: str) -> None:
     world = World(kind, extent_bytes=2048)
     world.publish(b"one", 100, 100, True, 0)

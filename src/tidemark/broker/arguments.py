@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from tidemark.errors import PreconditionFailed
 from tidemark.model import values
+from tidemark.model.wiring import Replicate
 
 EXPIRY_MS_MAX = 0xFFFFFFFF
 PRIORITY_MAX = 255
@@ -78,6 +79,15 @@ class StreamReading:
     """A mark that cannot be gone on from means to begin again at the first, not to be refused."""
 
 
+REPLICATE: dict[str, Replicate] = {
+    "none": "none",
+    "configuration": "configuration",
+    "messages": "messages",
+    "all": "messages",
+}
+"""The words for how much of a queue a cluster keeps, and what each stands for."""
+
+
 class _Unfit(Exception):
     """What a check finds wrong; never seen outside."""
 
@@ -126,6 +136,39 @@ def is_stream(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments.get("x-queue-type") == STREAM)
 
 
+def check_replicate(
+    name: str, vhost: str, arguments: Mapping[str, Any], durable: bool, exclusive: bool
+) -> Replicate | None:
+    """How much of the queue a cluster shall keep (x-replicate); None: the queue does not say.
+
+    Asked only when a queue is made: one that was declared before this argument meant anything stays as it is.
+
+    Raises:
+        PreconditionFailed: it is no word for that, or none that fits the rest of the declaration.
+    """
+    if "x-replicate" not in arguments:
+        return None
+    where = f"invalid arg 'x-replicate' for queue '{name}' in vhost '{vhost}'"
+    try:
+        word = _word(arguments["x-replicate"])
+    except _Unfit as problem:
+        raise PreconditionFailed(reason=f"{where}: {problem}") from None
+    if word not in REPLICATE:
+        raise PreconditionFailed(reason=f"{where}: '{word}' is none of {', '.join(map(repr, REPLICATE))}")
+    kind = arguments.get("x-queue-type", "classic")
+    if kind != "classic" and REPLICATE[word] != "messages":
+        raise PreconditionFailed(
+            reason=f"{where}: a queue of type '{kind}' is on all members with its messages; only a classic "
+            f"one can be '{word}'"
+        )
+    if (not durable or exclusive) and REPLICATE[word] != "none":
+        raise PreconditionFailed(
+            reason=f"{where}: a queue that is not durable, or exclusive, is on one member only; only a durable "
+            f"one can be '{word}'"
+        )
+    return REPLICATE[word]
+
+
 def check_equivalent(name: str, vhost: str, current: Mapping[str, Any], received: Mapping[str, Any]) -> None:
     """That declaring again with `received` asks for the queue that is there.
 
@@ -138,6 +181,8 @@ def check_equivalent(name: str, vhost: str, current: Mapping[str, Any], received
         if argument == "x-queue-type":
             before = "classic" if before is _ABSENT else before
             after = "classic" if after is _ABSENT else after
+        elif argument == "x-replicate":
+            before, after = _meant(before), _meant(after)
         if not _equal(before, after):
             raise PreconditionFailed(
                 reason=f"inequivalent arg '{argument}' for queue '{name}' in vhost '{vhost}': "
@@ -396,6 +441,7 @@ _COMPARED = (
     "x-single-active-consumer",
     "x-queue-type",
     "x-delivery-limit",
+    "x-replicate",
 )
 
 _COMPARED_OF_STREAMS = (
@@ -411,6 +457,11 @@ _COMPARED_OF_STREAMS = (
 """Of a stream the number of shards is not compared: declaring again with more of them makes it grow."""
 
 _ABSENT = object()
+
+
+def _meant(replicate: Any) -> Any:
+    """Two words may ask for the same."""
+    return REPLICATE.get(replicate, replicate) if isinstance(replicate, str) else replicate
 
 
 def _equal(before: Any, after: Any) -> bool:

@@ -16,18 +16,18 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.broker import catalog, dispatch, limits
 from tidemark.broker.access import Access, hash_password, is_outdated
-from tidemark.broker.arguments import is_stream
+from tidemark.broker.arguments import check_replicate, is_stream
 from tidemark.broker.catalog import DELETE, PUT, Change
 from tidemark.broker.config import BrokerConfig
 from tidemark.broker.core import NEVER, Meter
 from tidemark.broker.counts import Counts
 from tidemark.broker.exchanges import PREDECLARED, Exchange
-from tidemark.broker.policies import check_policy
+from tidemark.broker.policies import CLASSIC, check_policy
 from tidemark.broker.queue import Queue
 from tidemark.broker.replyto import Replies
 from tidemark.broker.session import ConnectionSink, Session
@@ -48,6 +48,7 @@ from tidemark.model.wiring import (
     PermissionSpec,
     PolicySpec,
     QueueSpec,
+    Replicate,
     Spec,
     UserLimitsSpec,
     UserSpec,
@@ -108,6 +109,8 @@ class Broker:
         self.operator_policies: dict[tuple[str, str], OperatorPolicySpec] = {}
         self.mode = "alone"
         """That of the cluster that this broker is a member of."""
+        self.replicate: Replicate = "messages"
+        """How much of a queue the members of the cluster keep when neither it nor a policy says so."""
         self.usage = limits.Usage()
         self.timeout_ms_min = config.consumer_timeout_ms or NEVER
         """No consumer may hold a message for a shorter time than this without being asked."""
@@ -187,7 +190,7 @@ class Broker:
             specs += (
                 x.spec for x in vhost.exchanges.values() if x.spec.durable and x.name not in PREDECLARED
             )
-            specs += (queue.spec for queue in vhost.queues.values() if queue.spec.durable)
+            specs += (queue.spec for queue in vhost.queues.values() if queue.spec.in_catalog)
             specs += (binding.spec for binding in vhost.bindings() if binding.durable)
         changes = [catalog.numbers(self.next_number), *map(catalog.put, specs)]
         return [catalog.encode(change) for change in changes]
@@ -374,17 +377,38 @@ class Broker:
     # Exchanges, queues, bindings: no permissions are asked here -------------------------------
 
     def create_queue(self, spec: QueueSpec) -> tuple[Queue, int]:
-        """A new queue under the next number. The second of the answer is the sequence to wait for."""
-        if spec.durable:
+        """A new queue under the next number. The second of the answer is the sequence to wait for.
+
+        Raises:
+            PreconditionFailed: the cluster cannot keep as much of it as it asks for.
+        """
+        spec = replace(spec, replicate=self.replicated(spec))
+        if spec.in_catalog:
             number = self.next_number
         else:
             number, self._next_transient = self._next_transient, self._next_transient + 1
-        spec = QueueSpec(
-            spec.vhost, spec.name, spec.durable, spec.exclusive, spec.auto_delete, spec.arguments, number
-        )
-        seq = self.put(spec, durable=spec.durable)
+        spec = replace(spec, number=number)
+        seq = self.put(spec, durable=spec.in_catalog)
         self.counts.queues_created += 1
         return self.queues[number], seq
+
+    def replicated(self, spec: QueueSpec) -> Replicate:
+        """How much of a new queue the members of the cluster keep: what it asks for, else a policy, else the setting.
+
+        Where its messages are cannot change while there are some, so this is asked once in its life. On a broker
+        that stands alone there is nobody to keep less: every durable queue is as durable as ever.
+
+        Raises:
+            PreconditionFailed: what it asks for is unknown, or does not fit the rest of its declaration.
+        """
+        wanted = check_replicate(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
+        kind = spec.arguments.get("x-queue-type", CLASSIC)
+        if self.mode == "alone" or not spec.durable or spec.exclusive or kind != CLASSIC:
+            return "messages"
+        if wanted is None:
+            applied = self.vhosts[spec.vhost].rules.applied_to_new(CLASSIC, spec.name)
+            wanted = applied.value("replicate")
+        return wanted or self.replicate
 
     def generated_name(self, prefix: str) -> str:
         """`prefix` and 22 characters that nobody can guess."""
@@ -394,7 +418,7 @@ class Broker:
         """The queue goes, with its bindings; auto-delete exchanges that it leaves without any go too."""
         vhost = self.vhosts[queue.spec.vhost]
         sources = [vhost.exchanges[b.spec.source] for b in vhost.bindings_to_queue(queue.name)]
-        seq = self.delete(queue.spec, durable=queue.spec.durable)
+        seq = self.delete(queue.spec, durable=queue.spec.in_catalog)
         self.counts.queues_deleted += 1
         return max(seq, self._drop_unbound(vhost, sources))
 
@@ -412,7 +436,7 @@ class Broker:
             return self.catalog.last_seq
         source = vhost.exchanges[spec.source].spec
         if spec.to_queue:
-            durable = source.durable and vhost.queues[spec.destination].spec.durable
+            durable = source.durable and vhost.queues[spec.destination].spec.in_catalog
         else:
             durable = source.durable and vhost.exchanges[spec.destination].spec.durable
         return self.put(spec, durable=durable)
@@ -561,7 +585,7 @@ def _delete_exchange(broker: Broker, spec: ExchangeSpec) -> None:
 
 
 def _put_queue(broker: Broker, spec: QueueSpec) -> None:
-    if spec.durable:
+    if spec.in_catalog:
         broker.next_number = max(broker.next_number, spec.number + 1)
     vhost = broker.vhosts[spec.vhost]
     current: Any = vhost.queues.get(spec.name)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.broker import limits
 from tidemark.broker.access import RABBITMQ_HASHES, check_stored_hash, compile_pattern, verify
-from tidemark.broker.arguments import check_queue_arguments, is_stream
+from tidemark.broker.arguments import check_queue_arguments, check_replicate, is_stream
 from tidemark.broker.exchanges import PREDECLARED, TYPES, check_exchange
 from tidemark.broker.policies import PATTERN_BYTES_MAX, check_policy
 from tidemark.broker.streams.policy import check_stream_arguments
@@ -148,7 +148,8 @@ def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _queue(spec: QueueSpec) -> dict[str, Any]:
-    fields = _without(_fields(spec), "exclusive", "number")
+    # How much of it a cluster keeps is decided anew where it is imported: by what is exported with it.
+    fields = _without(_fields(spec), "exclusive", "number", "replicate")
     return {**fields, "type": fields["arguments"].get("x-queue-type", "classic")}
 
 
@@ -445,6 +446,7 @@ class _Plan:
             )
         else:
             check_queue_arguments(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
+        check_replicate(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
         if (spec.vhost, spec.name) in self._queues:
             return None
         self._queues.add((spec.vhost, spec.name))

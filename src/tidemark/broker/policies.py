@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 import regex
 
-from tidemark.broker.arguments import Overflow, QueuePolicy, interval_ms
+from tidemark.broker.arguments import REPLICATE, Overflow, QueuePolicy, interval_ms
 from tidemark.errors import PreconditionFailed
 from tidemark.model.wiring import Arguments, OperatorPolicySpec, PolicySpec
 
@@ -62,8 +62,6 @@ APPLY_TO: dict[str, frozenset[str]] = {
     "streams": frozenset({STREAM}),
     "exchanges": frozenset({EXCHANGE}),
 }
-REPLICATED = ("all", "messages")
-"""What `replicate` can ask for: every durable queue of a cluster is on all its members, messages and all."""
 
 
 # What a policy can say ------------------------------------------------------------------------------------
@@ -134,6 +132,13 @@ def _age(value: Any) -> int:
     return age_ms
 
 
+def _replicate(value: Any) -> str:
+    word = _text(value)
+    if word not in REPLICATE:
+        raise _Unfit
+    return REPLICATE[word]
+
+
 def _anything(value: Any) -> Any:
     return value
 
@@ -176,9 +181,9 @@ KEYS: dict[str, Key] = {
             _STREAM_ONLY,
         ),
         Key("stream-pin-bytes-max", _COUNT, "limit of pins", "pin_bytes_max", True, True, _STREAM_ONLY),
-        # Of a cluster: checked against what this one is
+        # Of a cluster: the mode is checked against what this one is; the other is asked when a queue is made
         Key("mode", _text, "mode"),
-        Key("replicate", _text, "replicate value"),
+        Key("replicate", _replicate, "replicate value"),
         # What RabbitMQ knows and what makes no difference here
         Key(
             "dead-letter-strategy",
@@ -266,12 +271,6 @@ def _check_cluster(definition: Mapping[str, Any], mode: str) -> None:
         here = "this broker stands alone" if mode == "alone" else f"this cluster's mode is '{mode}'"
         raise invalid(
             f"mode '{wanted}' cannot be had: {here}, and all of its queues have the mode of the cluster"
-        )
-    wanted = definition.get("replicate")
-    if wanted is not None and wanted not in REPLICATED:
-        raise invalid(
-            f"replicate '{wanted}' cannot be had: what is durable is on all members of a cluster with its "
-            "messages ('all'); declare a queue as not durable to have it on one member only"
         )
 
 

@@ -74,9 +74,7 @@ class Queue(QueueCore, Governed):
 
     def __init__(self, spec: QueueSpec, broker: Broker) -> None:
         policy = check_queue_arguments(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
-        # An exclusive queue ends with its connection: nothing of it is worth writing down.
-        durable = spec.durable and not spec.exclusive
-        super().__init__(broker.arena, spec.number, durable, policy.priorities, broker.dirty)
+        super().__init__(broker.arena, spec.number, spec.in_journal, policy.priorities, broker.dirty)
         self.spec = spec
         self.name = spec.name
         self.broker = broker

@@ -23,6 +23,7 @@ from tidemark.broker.arguments import (
     StreamReading,
     check_equivalent,
     check_queue_arguments,
+    check_replicate,
     check_stream_reading,
     is_stream,
     type_name,
@@ -228,6 +229,7 @@ class Session:
             )
         _check_name("queue", name)
         self._check("configure", "queue", name)
+        check_replicate(name, self.vhost.name, arguments, durable, exclusive)
         current: Any = self.vhost.queues.get(name)
         if current is None:
             self._check_queue_limit(name)

@@ -215,7 +215,7 @@ class VirtualHost:
         destination: Destination
         if spec.to_queue:
             destination = self.queue(spec.destination)
-            durable = source.spec.durable and destination.spec.durable
+            durable = source.spec.durable and destination.spec.in_catalog
         else:
             destination = self.exchange(spec.destination)
             durable = source.spec.durable and destination.spec.durable

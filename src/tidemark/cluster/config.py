@@ -60,6 +60,11 @@ class ClusterConfig:
         1 * GiB, "Log that is kept for members that are away, so that they need not start over."
     )
     chain_tails: int = setting(1, "In a chain: how many members at its end are fed by the same one.")
+    replicate: Literal["none", "configuration", "messages"] = setting(
+        "messages",
+        "How much of a durable queue the other members keep when neither its argument x-replicate nor a policy says so: "
+        "with configuration or none its messages are lost with the leader, confirmed ones too.",
+    )
     client_access: Literal["relay", "redirect", "reject"] = setting(
         "relay", "What becomes of a client that connects to a member that does not lead."
     )

@@ -10,13 +10,13 @@ Invariant: two values that are equal stand for the same declaration; `arguments`
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 Arguments = dict[str, Any]
 """Plain Python values (bool, int, float, str, bytes, list, dict, None) and the typed ones of `model.values`."""
 
 FIRST_TRANSIENT_NUMBER = 1 << 31
-"""Queue numbers from here on belong to queues that end with the process.
+"""Queue numbers from here on belong to queues that are in no catalog: they end with the process.
 
 The catalog counts only those below, so a record in the journal that names a transient queue of an earlier
 process can never be taken for one of a queue declared since.
@@ -47,6 +47,10 @@ class ExchangeSpec:
     arguments: Arguments = field(default_factory=dict)
 
 
+Replicate = Literal["none", "configuration", "messages"]
+"""How much of a durable queue the members of a cluster keep beside the leader."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
     vhost: str
@@ -57,6 +61,18 @@ class QueueSpec:
     arguments: Arguments = field(default_factory=dict)
     number: int = 0
     """Which queue it is in the journal. Given once, never used again."""
+    replicate: Replicate = "messages"
+    """Decided once, when it is declared (`Broker.replicated`): whoever reads the catalog takes it as it is there."""
+
+    @property
+    def in_catalog(self) -> bool:
+        """It outlives the process that it was declared at, with its bindings."""
+        return self.durable and self.replicate != "none"
+
+    @property
+    def in_journal(self) -> bool:
+        """Its persistent messages do, too. Nothing is worth writing down of a queue that ends with its connection."""
+        return self.durable and not self.exclusive and self.replicate == "messages"
 
 
 @dataclass(frozen=True, slots=True)

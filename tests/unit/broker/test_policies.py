@@ -474,7 +474,7 @@ BAD: dict[str, Any] = {
     "max-in-memory-bytes": [-1],
     "queue-master-locator": [1],
     "mode": [1, "chain", "standby"],
-    "replicate": [1, "none", "configuration"],
+    "replicate": [1, "some"],
 }
 GOOD: dict[str, Any] = {
     "overflow": "reject-publish-dlx",
@@ -532,8 +532,8 @@ def test_a_key_takes_good_values_and_refuses_others(key: str) -> None:
             "Validation failed\n\nmode 'chain' cannot be had: this broker stands",
         ),
         (
-            {"definition": {"replicate": "none"}},
-            "Validation failed\n\nreplicate 'none' cannot be had: what is",
+            {"definition": {"replicate": "some"}},
+            'Validation failed\n\n<<"some">> is not a valid replicate value\n',
         ),
     ],
 )
