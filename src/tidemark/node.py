@@ -223,7 +223,7 @@ class Node:
             if not full:
                 self._checkpoint(now_ms)
         except StoreError as error:
-            self._fail(error)
+            self.fail(error)
         else:
             self._check_room(full)
 
@@ -234,7 +234,7 @@ class Node:
         try:
             self._flush(now_ms)
         except StoreError as error:
-            self._fail(error)
+            self.fail(error)
 
     def _flush(self, now_ms: int) -> None:
         self.catalog.flush(now_ms)
@@ -276,7 +276,7 @@ class Node:
         try:
             self.store.completed()
         except StoreError as error:
-            self._fail(error)
+            self.fail(error)
             return
         if self.safe is None and (self.catalog.durable_seq, self.journal.durable_seq) != before:
             self._show()
@@ -317,7 +317,7 @@ class Node:
                     self._tell_waiting()  # the image holds what was on its way
             self._checkpoint(now_ms)
         except StoreError as error:
-            self._fail(error)
+            self.fail(error)
             return False
         self._check_room()
         moved, self._maintained_seq = self.arena.next_seq != self._maintained_seq, self.arena.next_seq
@@ -334,7 +334,7 @@ class Node:
             except DiskFull:
                 self._check_room(full=True)
             except StoreError as error:
-                self._fail(error)
+                self.fail(error)
             for problem in self.broker.streams.damage:
                 self._outside.note("error", "stream damaged", error=str(problem))
             self.broker.streams.damage.clear()
@@ -353,7 +353,7 @@ class Node:
             try:
                 self.store.close(now_ms)
             except StoreError as error:
-                self._fail(error)
+                self.fail(error)
 
     def closed(self) -> bool:
         """Everything is on the disk, and it says so; or the store has failed and never will."""
@@ -364,14 +364,14 @@ class Node:
         try:
             self.store.closed(None if self.broker.dirty and self.serving else self.broker)
         except StoreError as error:
-            self._fail(error)
+            self.fail(error)
         return True
 
     def at(self, now_ms: int) -> None:
         """What time it is, for whatever happens next."""
         self.now_ms = self.broker.now_ms = now_ms
 
-    def _fail(self, error: StoreError) -> None:
+    def fail(self, error: StoreError) -> None:
         """The journal has stopped for good. What waits for it will never be safe, and everyone is told."""
         self.failed = error
         self._outside.note("error", "store failed", error=str(error))

@@ -26,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-STATES = ("alone", "joining", "catch-up", "ready", "recovering", "active", "fenced")
+STATES = ("alone", "joining", "catch-up", "ready", "recovering", "active", "fenced", "failed")
 LEADING = ("recovering", "active")
 SHOWN = (
     "name", "state", "why", "mode", "provider", "cluster", "epoch", "leader", "ready", "source", "durable", "complete",

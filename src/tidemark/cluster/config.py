@@ -65,6 +65,11 @@ class ClusterConfig:
         "How much of a durable queue the other members keep when neither its argument x-replicate nor a policy says so: "
         "with configuration or none its messages are lost with the leader, confirmed ones too.",
     )
+    on_store_error: Literal["quit", "leave"] = setting(
+        "quit",
+        "What a member does that follows and whose store fails: it ends, to be started again; or it stays up as failed, "
+        "passes clients on to the leader and can never lead, until somebody starts it again. A leader always ends.",
+    )
     client_access: Literal["relay", "redirect", "reject"] = setting(
         "relay", "What becomes of a client that connects to a member that does not lead."
     )

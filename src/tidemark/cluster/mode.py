@@ -41,6 +41,8 @@ class State(StrEnum):
     """It leads and confirms."""
     FENCED = "fenced"
     """It led and cannot prove any more that it still does: it confirms and shows nothing."""
+    FAILED = "failed"
+    """Its store has failed: it keeps and acknowledges nothing and never leads. Its process is there to say so."""
 
 
 # Events ------------------------------------------------------------------------------------------------------------
@@ -58,6 +60,13 @@ class Durable:
     """The local logs are on the disk up to here."""
 
     ends: Ends
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The local store has failed for good: it takes nothing more."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,7 @@ class Asked:
 Event = (
     Stored
     | Durable
+    | Broken
     | PeerUp
     | PeerDown
     | PeerSaid

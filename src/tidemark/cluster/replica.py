@@ -38,6 +38,7 @@ from tidemark.cluster.mode import (
     Asked,
     Became,
     Belong,
+    Broken,
     Complete,
     Dial,
     Drain,
@@ -170,6 +171,10 @@ class Replica:
         """Take one event; return what this member must do about it."""
         if self._over:
             return []
+        if isinstance(event, Broken) or self.state is State.FAILED:
+            self._stand_aside(event)
+            out, self._out = self._out, []
+            return out
         self._learn_store()
         match event:
             case Tick(now_ms):
@@ -747,6 +752,43 @@ class Replica:
         if self.view is not None:
             for name in self._readers.untold(self._completed):
                 self._tell(name, Completed(self.view.epoch, self._completed))
+
+    # A store that failed ---------------------------------------------------------------------------------------
+
+    def _stand_aside(self, event: Event) -> None:
+        """Leave the group: nothing is read, sent or acknowledged any more. All that is left to know is who leads."""
+        match event:
+            case Broken(reason) if self.state is not State.FAILED:
+                self._break(reason)
+            case ViewChanged(View() as view) if self.view is None or view.epoch >= self.view.epoch:
+                self._watch(view)
+            case Asked("shutdown"):
+                self._out.append(Answer(True, f"{self.me} leaves; the others go on"))
+                self._quit("an operator asked for it", clean=True)
+            case Asked():
+                self._out.append(Answer(False, f"{self.me} is {self.state}: {self._why}"))
+
+    def _break(self, reason: str) -> None:
+        """A leader ends: then another takes over at once. Whoever follows does as it was told to."""
+        if self._reign is not None or self._config.on_store_error == "quit":
+            self._quit(reason)
+            return
+        self._hush_all()
+        self._parked.clear()
+        self._source.turn_to(None)
+        self._out.append(Dial(None))
+        self._become(
+            State.FAILED,
+            f"{reason}; see to its disk and start it again, with an empty data directory if the store is damaged",
+        )
+
+    def _watch(self, view: View) -> None:
+        before, self.view = self.view, view
+        if view.leader == self.me:
+            # Chosen by somebody who did not know: another can only be when this process is gone.
+            self._quit(f"it was chosen to lead in epoch {view.epoch}, but {self._why}")
+        elif before is None or before.leader != view.leader:
+            self._out.append(Follow(view.leader))
 
     # Operators -------------------------------------------------------------------------------------------------
 

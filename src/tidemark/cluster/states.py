@@ -5,7 +5,8 @@
        │  └────────┴────────────┘     └─────────────┘  │ ▼        ▼ │
        └───────────────────────────────────────────────┘ └► fenced ─┘      leaders that lost: back to joining
 
-A member that is catching up never leads: the table has no such step.
+A member that is catching up never leads: the table has no such step. Whoever follows can become failed, and stays so;
+a leader whose store fails ends.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ TRANSITIONS: frozenset[tuple[State, State]] = frozenset(
         (State.FENCED, State.RECOVERING),  # the lease came back
         (State.FENCED, State.ACTIVE),
         (State.FENCED, State.JOINING),
+        (State.JOINING, State.FAILED),
+        (State.CATCHUP, State.FAILED),
+        (State.READY, State.FAILED),
     }
 )
 

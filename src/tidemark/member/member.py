@@ -29,6 +29,7 @@ from tidemark.cluster.mode import (
     Asked,
     Became,
     Belong,
+    Broken,
     Complete,
     Dial,
     Drain,
@@ -214,6 +215,7 @@ class Member:
             return
         self.node.turn(now_ms)
         self._report()
+        self._check_store()
 
     def completed(self, now_ms: int) -> None:
         """The disk has news."""
@@ -223,6 +225,7 @@ class Member:
             self._try_rebuild()
         else:
             self._report()
+            self._check_store()
 
     def maintain(self, now_ms: int, budget_bytes: int) -> bool:
         self._now_ms = now_ms
@@ -232,6 +235,7 @@ class Member:
         self._throttle()
         more = self.node.maintain(now_ms, budget_bytes)
         self._report()
+        self._check_store()
         return more
 
     def tick(self, now_ms: int, ticks_ms: int) -> None:
@@ -288,7 +292,8 @@ class Member:
                 self.node.adopt(unit.log, unit.payload)
                 self._adopted_bytes += len(unit.payload)
             except StoreError as error:
-                self._quit(f"a frame of {peer} cannot be kept: {error}")
+                self.node.fail(error)
+                self._handle(Broken(f"a frame of {peer} cannot be kept: {error}"))
                 return
             self._outside.due()
 
@@ -341,6 +346,12 @@ class Member:
             self._events.clear()
             self._shipping.end_all()
             self._outside.quit(reason, clean)
+
+    def _check_store(self) -> None:
+        """A store that has failed takes this member out of the group, or ends it."""
+        failed = self.node.failed
+        if failed is not None and self._rebuild is None and self.mode.state is not State.FAILED:
+            self._handle(Broken(f"the store failed: {failed}"))
 
     def _step(self) -> None:
         if self._stepping:
@@ -418,7 +429,8 @@ class Member:
                     self._adopted_bytes = 0
                 elif state is State.READY:
                     moved["moved_bytes"] = self.moved_bytes = self._adopted_bytes
-                self._outside.note("info", "state of the member", state=str(state), why=why, **moved)
+                level = "error" if state is State.FAILED else "info"
+                self._outside.note(level, "state of the member", state=str(state), why=why, **moved)
                 self._outside.role(state, self.leader)
             case Answer():
                 self._answer = effect
@@ -461,7 +473,7 @@ class Member:
         self._serve_at = None
         if led:
             self._begin_rebuild(lambda: None)
-        else:
+        elif self.mode.state is not State.FAILED:  # else its store can be told nothing more
             self._remember(role="backup")
         self._outside.role(self.mode.state, leader)
 

@@ -171,6 +171,9 @@ class MemberServer(Server):
         if self._durable_waits:
             self._end_waits()
 
+    def _store_failed(self) -> None:
+        """The member has heard of it, and has said whether the process ends (`quit`)."""
+
     def _disk_news(self) -> None:
         self._fresh()
         super()._disk_news()

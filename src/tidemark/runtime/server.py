@@ -314,9 +314,13 @@ class Server:
             for shell in list(self.paused):
                 shell.check_reading()
         if node.failed is not None:
-            self.stop(1)
+            self._store_failed()
         self._plan_wake()
         self.turns.add((perf_counter_ns() - began_ns) // 1000)
+
+    def _store_failed(self) -> None:
+        """Nothing can be stored any more, and whoever was connected has been told."""
+        self.stop(1)
 
     def _plan_wake(self) -> None:
         """Have a turn when the broker must look at an expiry."""

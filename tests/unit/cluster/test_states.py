@@ -42,7 +42,11 @@ def test_every_other_step_stops_the_member_and_leaves_its_state_alone(before: St
 
 def test_a_member_that_catches_up_never_leads() -> None:
     """H-49, Q-10"""
-    assert {after for before, after in TRANSITIONS if before is State.CATCHUP} == {State.JOINING, State.READY}
+    assert {after for before, after in TRANSITIONS if before is State.CATCHUP} == {
+        State.JOINING,
+        State.READY,
+        State.FAILED,
+    }
     assert not legal(State.CATCHUP, State.RECOVERING)
 
 
@@ -54,6 +58,12 @@ def test_nobody_confirms_without_having_waited_for_the_others() -> None:
     }
 
 
-def test_every_state_can_be_left_and_reached() -> None:
-    """Q-1"""
-    assert {before for before, _ in TRANSITIONS} == set(State) == {after for _, after in TRANSITIONS}
+def test_every_state_can_be_reached_and_all_but_the_last_left() -> None:
+    """Q-1; H-27: a member whose store has failed never leads, whatever happens: nothing follows but its end."""
+    assert {after for _, after in TRANSITIONS} == set(State)
+    assert {before for before, _ in TRANSITIONS} == set(State) - {State.FAILED}
+    assert {before for before, after in TRANSITIONS if after is State.FAILED} == {
+        State.JOINING,
+        State.CATCHUP,
+        State.READY,
+    }

@@ -40,6 +40,8 @@ MAINTAIN_IDLE_US = 100_000
 MAINTAIN_BYTES = 1 << 18
 FRESH_MS = 1
 BACK_OFF_US = (20_000, 1_000_000)
+OPERATOR_US = 2_000_000
+"""How long a member that has failed and stays up waits for somebody to start it again."""
 NEVER_MS = 1 << 60
 
 
@@ -299,7 +301,8 @@ class Machine:
         self.member.turn(self.clock.now_ms())
         self._flush()
         if self.member.node.failed is not None:
-            self._quit = f"the store failed: {self.member.node.failed}", False
+            if self.world.mode == "alone":  # else the member says what becomes of it
+                self._quit = f"the store failed: {self.member.node.failed}", False
             return
         at_ms = self.node.next_wake_ms()
         if at_ms < self._wake_ms and at_ms < NEVER_MS:
@@ -561,6 +564,8 @@ class Machine:
         self.agent.propose(view)
 
     def role(self, state: State, leader: Name | None) -> None:
+        if state is State.FAILED and self.world.states.get(self.name) is not state:
+            self.later(OPERATOR_US, lambda: self._over("an operator starts it again"))
         self.world.became(self, state, leader)
         if self._shut != self.node.paused:
             self._shut = self.node.paused

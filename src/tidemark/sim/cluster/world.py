@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidemark.cluster.mode import State
 from tidemark.config import Config, load
@@ -32,6 +32,7 @@ ALONE: Final = "alone"
 STANDBY: Final = "standby"
 CHAIN: Final = "chain"
 NAMES = ("a", "b", "c", "d", "e", "f", "g")
+STORE_ERROR: tuple[Literal["quit", "leave"], ...] = ("quit", "leave")
 Say = Callable[[int, str, str], None]
 """Takes the time, who, and what."""
 
@@ -79,6 +80,7 @@ class World:
                 window_bytes=dice.choice((64 << 10, 8 << 20)),
                 keep_bytes=dice.choice((64 << 10, 1 << 20, 1 << 30)),
                 backup_timeout_ms=dice.choice((1000, 3000)),
+                on_store_error=Random(f"{seed} store error").choice(STORE_ERROR),
             )
             self.config = replace(self.config, cluster=cluster)
             self.lease_margin = cluster.lease_margin

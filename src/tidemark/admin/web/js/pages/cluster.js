@@ -8,7 +8,7 @@ import { onMember } from "../routes.js";
 import { table } from "../table.js";
 import { ask, badge, button, card, empty, factList, figure, heading, link, notice, state } from "../ui.js";
 
-const TONES = { active: "good", alone: "good", ready: "good", recovering: "warn", "catch-up": "warn", joining: "warn", fenced: "bad", away: "bad", gone: "bad" };
+const TONES = { active: "good", alone: "good", ready: "good", recovering: "warn", "catch-up": "warn", joining: "warn", fenced: "bad", failed: "bad", away: "bad", gone: "bad" };
 const WORDS = {
   active: "leads and confirms",
   alone: "stands alone",
@@ -17,6 +17,7 @@ const WORDS = {
   "catch-up": "is given what it lacks",
   joining: "has no contact with a leader",
   fenced: "cannot prove that it leads",
+  failed: "has a store that failed",
   away: "is not there",
   gone: "is not there",
 };
