@@ -273,9 +273,16 @@ def _assemble(known: Mapping[str, Setting], given: Mapping[str, tuple[Any, str]]
 
 
 def _check_cluster(config: Config) -> None:
-    """A member has an address for its peers. Whether it needs a secret is known when that address is."""
+    """A member has an address for its peers, and a log without holes. Whether it needs a secret is known when that
+    address is."""
     if config.cluster.name and not config.listen.peer:
         raise ConfigError(key="listen.peer", problem="is needed when cluster.name is set")
+    if config.cluster.name and config.store.on_corruption == "skip":
+        raise ConfigError(
+            key="store.on_corruption",
+            problem="must be 'refuse' in a cluster: a member that starts without what was hit could lead; start it "
+            "with an empty data directory instead, and the others fill it",
+        )
 
 
 def _blaming(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:

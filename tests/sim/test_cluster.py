@@ -44,6 +44,28 @@ def test_clusters_of_other_sizes_keep_their_promises(nodes: int) -> None:
         run_seed(seed, "chain" if seed % 2 else "standby", nodes)
 
 
+ASKED = max(4, min(SEEDS // 10, 40))
+"""Runs of what is in a run only when it is asked for."""
+
+
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_a_log_in_which_a_bit_has_flipped_is_never_served_and_its_member_is_filled_again(mode: str) -> None:
+    found = 0
+    for seed in range(ASKED):
+        found += run_seed(seed, mode, about=("rot", "kill", "lose_power")).world.counts.get("rot found", 0)
+    assert found >= ASKED, "else nothing much has rotted"
+
+
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_readers_at_any_member_see_only_what_is_complete_and_never_go_back(mode: str) -> None:
+    counts: dict[str, int] = {}
+    for seed in range(ASKED):
+        for what, number in run_seed(seed, mode, work=("far",)).world.counts.items():
+            counts[what] = counts.get(what, 0) + number
+    assert counts["far reads"] > 10 * ASKED
+    assert counts["far reads behind"] > 0, "else all of them read at the leader"
+
+
 def test_the_runs_do_what_they_are_for() -> None:
     counts: dict[str, int] = {}
     epochs = 0

@@ -40,7 +40,9 @@ def sim(
     mode: Annotated[str, typer.Option(help="alone, standby or chain.")] = "standby",
     nodes: Annotated[int, typer.Option(help="Members of the cluster.")] = 3,
     steps: Annotated[int, typer.Option(help="Pieces of work and faults in a run.")] = 150,
-    work: Annotated[str, typer.Option(help="Only this work: queues,transactions,wiring,keyed,bank.")] = "",
+    work: Annotated[
+        str, typer.Option(help="Only this work: queues,transactions,wiring,keyed,bank,far.")
+    ] = "",
     about: Annotated[str, typer.Option(help="Only these faults, e.g. kill,freeze,isolate.")] = "",
     plant: Annotated[str | None, typer.Option(help="Break the code on purpose: a name, or 'list'.")] = None,
     jobs: Annotated[int, typer.Option(help="Processes.  [default: one a core]")] = 0,
@@ -64,11 +66,13 @@ def sim(
 
 
 def _words(text: str, option: str) -> tuple[str, ...]:
-    from tidemark.sim.cluster.faults import CLUSTER_FAULTS
-    from tidemark.sim.cluster.workloads import WORKLOADS
+    from tidemark.sim.cluster import faults, workloads
 
     words = tuple(word for word in text.split(",") if word)
-    known = sorted(WORKLOADS if option == "work" else CLUSTER_FAULTS)
+    if option == "work":
+        known = sorted(workloads.WORKLOADS | workloads.ASKED_FOR)
+    else:
+        known = sorted(faults.CLUSTER_FAULTS | faults.ASKED_FOR)
     for word in words:
         if word not in known:
             raise CommandError(f"--{option}: {word!r} is none of {', '.join(known)}", 2)

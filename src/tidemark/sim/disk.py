@@ -268,6 +268,11 @@ class SimDisk:
         if offset < len(file.platter):
             file.platter[offset] ^= 1 << bit
 
+    def wipe(self) -> None:
+        """Everything is removed, for good."""
+        self._files.clear()
+        self._undead.clear()
+
     @contextmanager
     def dying(self, left: int | None, error: type[Exception]) -> Iterator[None]:
         """Whoever uses the disk in here is killed by `error` when it has changed it so many times; None: it is not.

@@ -32,7 +32,8 @@ class StoreConfig:
     )
     checkpoint_wait_ms: int = setting(5000, "At least so long from one checkpoint to the next.")
     on_corruption: Literal["refuse", "skip"] = setting(
-        "refuse", "Damaged records at start: refuse to start, or report them and serve the rest."
+        "refuse",
+        "Damaged records at start: refuse to start, or (not in a cluster) report them and serve the rest.",
     )
 
     def __post_init__(self) -> None:

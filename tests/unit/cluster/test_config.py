@@ -28,6 +28,8 @@ def test_lists_are_given_with_commas() -> None:
         ("cluster.peers", "n2"),
         ("cluster.secret_file", "there/is/no/such/file"),
         ("cluster.chain_tails", "0"),
+        ("cluster.replicate", "all but some"),
+        ("cluster.on_store_error", "go on"),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_key(key: str, text: str) -> None:
@@ -40,3 +42,11 @@ def test_a_member_needs_an_address_for_its_peers() -> None:
     with pytest.raises(ConfigError) as caught:
         load({"cluster.name": "c"})
     assert caught.value.key == "listen.peer"
+
+
+def test_a_member_does_not_start_with_a_hole_in_its_log() -> None:
+    """It could lead, and what was confirmed would be gone; a member that is empty is filled by the others."""
+    with pytest.raises(ConfigError, match="must be 'refuse' in a cluster") as caught:
+        load({"cluster.name": "c", "listen.peer": "127.0.0.1:0", "store.on_corruption": "skip"})
+    assert caught.value.key == "store.on_corruption"
+    assert load({"store.on_corruption": "skip"}).store.on_corruption == "skip"

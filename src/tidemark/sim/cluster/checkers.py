@@ -121,7 +121,8 @@ class Checker:
         view = self.world.etcd.view
         if view is None:
             return
-        ready = [machine for machine in machines if machine.name in view.ready]
+        # One whose log has rotted is in the view until the leader knows that it lost its store; it cannot lead.
+        ready = [one for one in machines if one.name in view.ready and one.name != self.world.rotten]
         for machine in ready:
             self._compare(machine)
         self._looks += 1

@@ -6,14 +6,17 @@ in how it is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
-from tidemark.sim.cluster.disk import ROOM
+from tidemark.sim.cluster.disk import ROOM, TimedDisk
 from tidemark.sim.cluster.etcd import ETCD
 from tidemark.sim.cluster.machine import Machine
 from tidemark.sim.cluster.world import ALONE, World
 from tidemark.store.checkpoint import PREFIX
+from tidemark.store.frames import FRAME, find
+from tidemark.store.recovery import Replay
+from tidemark.store.segment import CATALOG_PREFIX, HEAD_BYTES, JOURNAL_PREFIX
 
 Fault = Callable[[World, Random], None]
 
@@ -260,6 +263,54 @@ def etcd_away(world: World, dice: Random) -> None:
     world.timeline.after(wait_us, etcd.back)
 
 
+def rot(world: World, dice: Random) -> None:
+    """A bit of a follower's log flips while its process is down. When that reads its log again it must find out and refuse to
+    start; it then begins with an empty store and is filled again.
+
+    It happens to one member at a time, while another one leads and serves: a cluster that loses the stores of all members
+    that have a message has lost it. Only bits of which the log itself proves that they were durable are flipped: at its very
+    end no single copy can tell a bit that rots from a write that a crash cut short.
+    """
+    leader = world.serving
+    view = world.etcd.view if world.etcd is not None else None
+    if view is None or leader is None or view.leader != leader.name or world.rotten is not None:
+        return
+    others = [one for one in world.machines.values() if one is not leader and one.running and not one.frozen]
+    if not others:
+        return
+    machine = dice.choice(others)
+    machine.die(power=dice.random() < 0.5)
+    found = _proven(machine.disk)
+    if found:
+        name, start, end = dice.choice(found)
+        offset, bit = dice.randrange(start, end), dice.randrange(8)
+        for checkpoint in machine.disk.list(PREFIX):
+            machine.disk.remove(checkpoint)  # else what it knows is not read again
+        machine.disk.flip(name, offset, bit)
+        machine.rotten, world.rotten = True, machine.name
+        world.say(machine.name, "is killed, and bit %d of byte %d of %s flips", bit, offset, name)
+    start_later(machine, _for(dice, 10, 300, 1500))
+
+
+def _proven(disk: TimedDisk) -> list[tuple[str, int, int]]:
+    """(file, first byte, end) of the frames that a later one knew to be durable, or that compaction wrote."""
+    found: list[tuple[str, int, int]] = []
+    for prefix in (JOURNAL_PREFIX, CATALOG_PREFIX):
+        frames: list[tuple[int, str, int, int]] = []
+        claimed = 0
+        for segment in Replay(disk, prefix, clean_end=0, skip=True, chunk_bytes=1 << 20).segments:
+            data = disk.read(segment.name, 0, segment.size)
+            at = find(data, HEAD_BYTES, segment.place(0))
+            while at >= 0:
+                fields = FRAME.unpack_from(data, at)
+                place = 0 if segment.compacted else segment.place(at)
+                frames.append((place, segment.name, at, at + fields[2]))
+                claimed = max(claimed, fields[8], 1)
+                at = find(data, at + fields[2], segment.place(0))
+        found += [frame[1:] for frame in frames if frame[0] < claimed]
+    return found
+
+
 FAULTS: dict[str, tuple[int, Fault]] = {
     "lose_power": (8, lose_power),
     "kill": (8, kill),
@@ -287,6 +338,10 @@ CLUSTER_FAULTS = FAULTS | {
 }
 
 
+ASKED_FOR: dict[str, tuple[int, Fault]] = {"rot": (4, rot)}
+"""Faults of a cluster that are in a run only when it is about them."""
+
+
 THEMES: tuple[tuple[tuple[str, ...], int], ...] = (
     ((), 40_000),
     ((), 40_000),
@@ -297,8 +352,11 @@ THEMES: tuple[tuple[tuple[str, ...], int], ...] = (
 """What a run is about: the faults to choose from (none: any), and how much time there is from step to step."""
 
 
-def faults(mode: str) -> dict[str, tuple[int, Fault]]:
-    return FAULTS if mode == ALONE else CLUSTER_FAULTS
+def faults(mode: str, about: Sequence[str] = ()) -> dict[str, tuple[int, Fault]]:
+    """What can go wrong in this mode, in a run that is about these."""
+    if mode == ALONE:
+        return FAULTS
+    return CLUSTER_FAULTS | {name: ASKED_FOR[name] for name in about if name in ASKED_FOR}
 
 
 def heal(world: World) -> None:

@@ -17,9 +17,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tidemark.cluster.mode import MemberHere, State
-from tidemark.errors import StoreError
+from tidemark.errors import CorruptRecord, StoreError
 from tidemark.frontend.services import FrontEnd, Login, PeerInfo, Verdict
-from tidemark.model.peers import Acked, Hello, Message, Name, Outdated, View
+from tidemark.model.peers import Acked, Completed, Hello, Message, Name, Outdated, View
 from tidemark.sim.apart import SimApart
 from tidemark.sim.cluster.clock import MemberClock
 from tidemark.sim.cluster.direct import Direct
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from tidemark.sim.cluster.world import World
 
 DIRECT = "direct"
+READS = "reads"
+"""Like `DIRECT`, from a client that only reads: any member takes it that knows what is complete."""
+KINDS = (PEER, CLIENT, DIRECT, READS)
 TICK_US = 1_000_000
 MODE_TICK_US = 250_000
 MAINTAIN_US = 20_000
@@ -82,6 +85,8 @@ class Machine:
         self.stopping = False
         self.may_fail = False
         """Its disk was told to fail: the store may complain."""
+        self.rotten = False
+        """A bit of its log was flipped, and its process has not read the log since."""
         self.agent: Agent | None = None
         self.source: Name | None = None
         self.dialled: End | None = None
@@ -97,6 +102,7 @@ class Machine:
         self._wake_ms = NEVER_MS
         self._quit: tuple[str, bool] | None = None
         self._ticked_ms = 0
+        self._leased_until_ms: int | None = None
         self._shut = False
         """Clients that are connected are not listened to and hear nothing."""
 
@@ -125,12 +131,21 @@ class Machine:
         try:
             report = self.member.start(self.clock.now_ms(), self.clock.ticks_ms())
         except StoreError as error:
-            if not self.may_fail:
+            rotten = self.rotten and isinstance(error, CorruptRecord)
+            if not self.may_fail and not rotten:
                 raise BrokenPromise(f"{self.name} cannot start: {error}") from error
+            if rotten:
+                # What an operator does then: it begins again with an empty directory.
+                self.world.count("rot found")
+                self.rotten = False
+                self.disk.wipe()
             self._over(f"cannot start: {error}")
             return
+        if self.rotten:
+            self.rotten = False  # in what the log does not need any more, or something is wrong
+            self.world.healed(self)
         self.world.say(self.name, "starts, %s, up to %d", report.found, report.last_seq)
-        for kind in (PEER, CLIENT, DIRECT):
+        for kind in KINDS:
             self.network.listen(kind, self.name, self._door)
         if self.world.etcd is not None:
             self.agent = Agent(
@@ -158,12 +173,13 @@ class Machine:
         self._turn_due = False
         self._touched.clear()
         self._wake_ticks = self._wake_ms = NEVER_MS
+        self._leased_until_ms = None
         self._shut = False
         self._quit = None
         if self.agent is not None:
             self.agent.stop()
             self.agent = None
-        for kind in (PEER, CLIENT, DIRECT):
+        for kind in KINDS:
             self.network.listen(kind, self.name, None)
         ends = [shell.end for shell in self.shells.values()]
         ends += self.readers.values()
@@ -222,8 +238,8 @@ class Machine:
         self._end_well()
 
     def drain(self) -> None:
-        self.network.listen(CLIENT, self.name, None)
-        self.network.listen(DIRECT, self.name, None)
+        for kind in (CLIENT, DIRECT, READS):
+            self.network.listen(kind, self.name, None)
         for shell in list(self.shells.values()):
             shell.front_end.shutdown(320, "the broker is shutting down")
         self.due()
@@ -384,12 +400,23 @@ class Machine:
 
     def _accept_later(self, link: Link) -> Callable[[], None]:
         def accept() -> None:
-            if link.kind != PEER and (not self.member.serving or self.node.paused):
+            if link.kind == READS:
+                # One of a cluster that has just been founded has no virtual host yet.
+                taken = self.readable and bool(self.node.broker.vhosts)
+            else:
+                taken = link.kind == PEER or (self.member.serving and not self.node.paused)
+            if not taken:
                 self.network.refused(link)
             else:
                 self.network.accepted(link, self)
 
         return accept
+
+    @property
+    def readable(self) -> bool:
+        """Whether clients that only read are taken: as `runtime.MemberServer` has it."""
+        leased = self._leased_until_ms is None or self.clock.ticks_ms() < self._leased_until_ms
+        return bool(getattr(self.member, "readable", True)) and not self.node.paused and leased
 
     def link_up(self, end: End) -> None:
         self.post(lambda: self._up(end))
@@ -509,6 +536,8 @@ class Machine:
             )
 
     def tell(self, peer: Name, message: Message) -> None:
+        if isinstance(message, Completed) and self.member.leader == self.name:
+            self.world.told_complete = max(self.world.told_complete, message.upto.journal)
         if isinstance(message, Hello | Acked):
             end = self.dialled if self.dialled is not None and self.dialled.far.name == peer else None
         elif isinstance(message, Outdated):
@@ -611,5 +640,6 @@ class Machine:
         self.member.member_here(here)
 
     def lease(self, until_ticks_ms: int) -> None:
+        self._leased_until_ms = until_ticks_ms
         self._fresh()
         self.member.lease(until_ticks_ms)

@@ -25,6 +25,7 @@ from tidemark.model.records import TOMBSTONE, RecordType
 from tidemark.node import Node
 from tidemark.store.frames import walk
 from tidemark.store.journal import Journal
+from tidemark.store.recovery import Damage, Replay
 from tidemark.store.store import Store
 
 Set = Callable[[Any, str, Any], None]
@@ -251,6 +252,25 @@ def gives_sequences_again(set_: Set) -> None:
     set_(Journal, "take_over", take_over)
 
 
+def starts_without_what_rotted(set_: Set) -> None:
+    """Damage is reported, and the log read on behind it."""
+
+    def report(self: Replay, damage: Damage) -> None:
+        self.damage.append(damage)
+
+    set_(Replay, "_report", report)
+
+
+def shows_what_is_stored(set_: Set) -> None:
+    """A follower shows its readers what is on its own disk."""
+    honest = Node.complete
+
+    def complete(self: Node, upto: Ends) -> None:
+        honest(self, upto if self.serving else Ends(upto.catalog, self.store.durable_ends.journal))
+
+    set_(Node, "complete", complete)
+
+
 PLANTED: dict[str, Plant] = {
     "early-confirm": Plant("a publish is confirmed by the leader's disk alone", confirms_by_its_own_disk, 20),
     "ack-before-durable": Plant(
@@ -302,5 +322,19 @@ PLANTED: dict[str, Plant] = {
         faults=("kill", "isolate", "lose_power"),
     ),
     "sequence-again": Plant("a takeover gives a sequence again", gives_sequences_again, 20),
+    "skipped-rot": Plant(
+        "a member starts without what rotted in its log",
+        starts_without_what_rotted,
+        20,
+        work=("keyed", "queues"),
+        faults=("rot", "kill"),
+    ),
+    "far-early": Plant(
+        "a follower shows what is not complete",
+        shows_what_is_stored,
+        20,
+        work=("far",),
+        faults=("slow", "stall", "kill"),
+    ),
 }
 """By name."""

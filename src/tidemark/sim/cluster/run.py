@@ -62,7 +62,7 @@ class Run:
     def _plan(self, steps: int) -> list[Step]:
         dice = Random(f"{self.seed} plan")
         rate = dice.choice((0.0, 0.03, 0.07, 0.07, 0.15))
-        known = faults.faults(self.world.mode)
+        known = faults.faults(self.world.mode, self._about)
         theme, gap_us = dice.choice(faults.THEMES)
         if self._about:
             rate, theme, gap_us = 0.07, tuple(self._about), 60_000
@@ -122,7 +122,7 @@ class Run:
             dice = Random(step.number)
             if step.kind == FAULT:
                 self.world.count(step.what)
-                faults.faults(self.world.mode)[step.what][1](self.world, dice)
+                faults.faults(self.world.mode, (step.what,))[step.what][1](self.world, dice)
             else:
                 self.work[step.kind].actions[step.what][1](dice)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from tidemark.sim.cluster.work_far import Far
 from tidemark.sim.cluster.work_queues import Queues, Transactions
 from tidemark.sim.cluster.work_streams import Bank, Keyed
 from tidemark.sim.cluster.work_wiring import Wiring
@@ -22,6 +23,8 @@ WORKLOADS: dict[str, Callable[[World, int], Any]] = {
     "keyed": Keyed,
     "bank": Bank,
 }
+ASKED_FOR: dict[str, Callable[[World, int], Any]] = {"far": Far}
+"""In a run only when it is asked for."""
 
 
 def choose(world: World, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -31,4 +34,5 @@ def choose(world: World, only: Sequence[str] = ()) -> dict[str, Any]:
     names = sorted(dice.sample(sorted(WORKLOADS), count))
     names = sorted(only) or names
     size = dice.choice((20, 200, 200, 3000))
-    return {name: WORKLOADS[name](world, size) for name in names}
+    known = WORKLOADS | ASKED_FOR
+    return {name: known[name](world, size) for name in names}

@@ -59,6 +59,10 @@ class World:
         self.leaders: dict[int, Name] = {}
         """Who led in each epoch."""
         self.states: dict[Name, State] = {}
+        self.rotten: Name | None = None
+        """Whose log has rotted, until its member is ready again: it may have lost what it promised to hold."""
+        self.told_complete = 0
+        """As far as any leader has told others that the journal is complete."""
         self._ports = 0
         base = settings()
         store = replace(
@@ -121,6 +125,8 @@ class World:
         """Somebody may want to look into the process once more."""
 
     def became(self, machine: Machine, state: State, leader: Name | None) -> None:
+        if state in (State.READY, State.ACTIVE):
+            self.healed(machine)
         if self.states.get(machine.name) is not state:
             self.states[machine.name] = state
             self.say(machine.name, "is %s, led by %s: %s", state, leader, machine.member.why)
@@ -130,6 +136,20 @@ class World:
             known = self.leaders.setdefault(view.epoch, machine.name)
             if known != machine.name:
                 raise BrokenPromise(f"{machine.name} leads in epoch {view.epoch}, in which {known} did")
+
+    def healed(self, machine: Machine) -> None:
+        """Its log is whole again, or was all the time."""
+        if self.rotten == machine.name:
+            self.rotten = None
+
+    def complete_at(self, broker: Any) -> int:
+        """As far as what the node of this broker shows may go: what a leader has told, or counted itself."""
+        if self.mode == ALONE:
+            return int(broker.journal.durable_seq)
+        for machine in self.machines.values():
+            if machine.running and machine.node.broker is broker and machine.member.leader == machine.name:
+                return max(self.told_complete, int(machine.member._complete.journal))
+        return self.told_complete
 
     # For all --------------------------------------------------------------------------------------------------------
 
