@@ -2,7 +2,8 @@
 
 Every test begins with the id of its requirement (K: the Kayos seed, M: what nobody else has) and what it asks for.
 The worlds are whole nodes over a simulated disk: holding the disk back is HOLDSTORE, a `lag` is SLOW, `crash` is
-KILL and RESTART, a crash with `power` is TEAR too. K-5, K-6, K-7, K-20, K-21, K-22, K-86 and K-87 need a second node.
+KILL and RESTART, a crash with `power` is TEAR too. K-5, K-6, K-7, K-20, K-21, K-22, K-86 and K-87 need a second node: see
+`tests/unit/member/test_chain.py`, `tests/unit/cluster/test_divergence.py` and `tests/system/cluster`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -341,6 +342,34 @@ def test_a_consumer_reads_at_the_tail_and_keeps_its_mark_at_the_leader(cluster: 
     assert sum(found) == 10
     assert mark is not None and mark.sequence == first.sequence
     assert more == [b"2"] * 3
+
+
+def test_whoever_follows_a_stream_by_the_documented_protocol_has_a_replica_of_it(cluster: Cluster) -> None:
+    """H-9, K-20: a replica is a consumer. One that knows the stream protocol and nothing else, and reads at a tail, holds at
+    a boundary exactly what a snapshot of it at the leader shows."""
+    name, dice = fresh("replica"), random.Random(1)
+    replica: dict[bytes | None, bytes] = {}
+    with connect(url(cluster), read_from="tail") as reader, connect(url(cluster)) as db:
+        stream = db.stream(name, create=True)
+        for _ in range(20):
+            keys = dice.sample(range(50), 10)
+            stream.put_many((f"{key}", f"{dice.random()}") for key in keys[:7])
+            for key in keys[7:]:
+                stream.delete(f"{key}")
+        compared = 0
+        for batch in reader.stream(name).follow(idle=1):
+            for row in batch:
+                if row.deleted:
+                    replica.pop(row.key, None)
+                else:
+                    replica[row.key] = bytes(row.value)
+            if batch.marker is not None:
+                with stream.snapshot() as snapshot:
+                    if snapshot.sequence == batch.marker.end:
+                        shown = {row.key: bytes(row.value) for row in snapshot if not row.deleted}
+                        assert shown == replica
+                        compared += 1
+        assert compared, "the last boundary is that of the snapshot"
 
 
 def test_the_asyncio_client_follows_the_leader_too(cluster: Cluster) -> None:

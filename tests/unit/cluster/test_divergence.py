@@ -39,7 +39,7 @@ def test_a_reader_that_missed_a_takeover_resumes_if_it_had_no_more_than_the_new_
 
 
 def test_a_reader_ahead_of_the_new_leader_rewinds_to_where_the_leader_took_over() -> None:
-    """LM1, H-70"""
+    """LM1, H-70, K-86: a replica that is ahead of its source's high sequence."""
     answer = offer(Ends(5, 44), takeover(A, 1, 1))
     assert (answer.verdict, answer.to) == ("rewind", Ends(5, 39))
 
@@ -50,7 +50,8 @@ def test_each_log_is_cut_on_its_own() -> None:
 
 
 def test_an_old_leader_loses_what_only_it_wrote() -> None:
-    """It took over at 30 as B; the others chose C, at 40, from A's line that went on to 39."""
+    """K-86: the next newer entry is the replica's own. It took over at 30 as B; the others chose C, at 40, from A's line
+    that went on to 39."""
     answer = offer(Ends(5, 33), takeover(B, 5, 30), takeover(A, 1, 1))
     assert (answer.verdict, answer.to) == ("rewind", Ends(4, 29))
 
@@ -110,7 +111,7 @@ def test_what_a_broker_confirmed_while_it_stood_alone_is_never_thrown_away() -> 
 def test_what_a_reader_may_keep_is_a_prefix_of_the_source_whatever_the_two_have_been_through(
     data: st.DataObject,
 ) -> None:
-    """Two logs grow from one root: a leader at a time writes, and either log may miss its end."""
+    """K-86: two logs grow from one root: a leader at a time writes, and either log may miss its end."""
     lines: list[list[str]] = [[A], [A]]
     for history in (A, B, C, D):
         writer = data.draw(st.integers(0, 1), label="writer")

@@ -255,11 +255,13 @@ def test_a_link_that_breaks_leaves_a_ready_member_ready() -> None:
 
 @pytest.mark.parametrize("place", ["b", "c", "d"])
 def test_in_a_chain_each_reads_from_the_one_before_it(place: str) -> None:
+    """K-21"""
     member = Bench(place, "chain").holding((H1, 2, 5))
     assert only(member.see(a_view("a", "abcd")), Dial) == [Dial({"b": "a", "c": "b", "d": "c"}[place])]
 
 
 def test_in_a_chain_several_tails_are_fed_by_the_same_member() -> None:
+    """K-22"""
     dialled = {}
     for place in "bcde":
         member = Bench(place, "chain", chain_tails=2).holding((H1, 2, 5))
