@@ -66,6 +66,17 @@ def test_readers_at_any_member_see_only_what_is_complete_and_never_go_back(mode:
     assert counts["far reads behind"] > 0, "else all of them read at the leader"
 
 
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_a_queue_that_is_kept_without_its_messages_harms_no_other(mode: str) -> None:
+    """H-22, A-2: beside it, and with messages that go to both, nothing that was confirmed is lost from one that keeps."""
+    counts: dict[str, int] = {}
+    for seed in range(ASKED):
+        for what, number in run_seed(seed, mode, work=("loose",)).world.counts.items():
+            counts[what] = counts.get(what, 0) + number
+    assert counts["loose queues looked at"] >= 3 * ASKED
+    assert counts["acks confirmed"] > ASKED
+
+
 def test_the_runs_do_what_they_are_for() -> None:
     counts: dict[str, int] = {}
     epochs = 0

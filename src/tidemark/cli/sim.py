@@ -41,7 +41,7 @@ def sim(
     nodes: Annotated[int, typer.Option(help="Members of the cluster.")] = 3,
     steps: Annotated[int, typer.Option(help="Pieces of work and faults in a run.")] = 150,
     work: Annotated[
-        str, typer.Option(help="Only this work: queues,transactions,wiring,keyed,bank,far.")
+        str, typer.Option(help="Only this work: queues,transactions,wiring,keyed,bank,far,loose.")
     ] = "",
     about: Annotated[str, typer.Option(help="Only these faults, e.g. kill,freeze,isolate.")] = "",
     plant: Annotated[str | None, typer.Option(help="Break the code on purpose: a name, or 'list'.")] = None,

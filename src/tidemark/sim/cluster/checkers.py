@@ -248,10 +248,10 @@ def _beside(one: Any, other: Any) -> str:
 
 
 def contents(node: Node) -> dict[str, list[tuple[int, bytes]]]:
-    """(sequence, body) of every message in every queue, in order."""
+    """(sequence, body) of every message in every queue that keeps its messages, in order."""
     found: dict[str, list[tuple[int, bytes]]] = {}
     for name, queue in queues(node).items():
-        if queue.keeps:
+        if queue.keeps or not queue.durable:  # what is in memory only is at the leader only
             continue
         rows = found[name] = []
         takes = []

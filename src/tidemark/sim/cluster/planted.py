@@ -22,6 +22,7 @@ from tidemark.member.member import Facts, Member
 from tidemark.member.shipping import Shipping
 from tidemark.model.peers import Ends, Hello, Log, Offer, Unit, View
 from tidemark.model.records import TOMBSTONE, RecordType
+from tidemark.model.wiring import QueueSpec
 from tidemark.node import Node
 from tidemark.store.frames import walk
 from tidemark.store.journal import Journal
@@ -261,6 +262,15 @@ def starts_without_what_rotted(set_: Set) -> None:
     set_(Replay, "_report", report)
 
 
+def keeps_what_it_should_not(set_: Set) -> None:
+    """Who reads the catalog makes a queue that keeps its messages of every durable one."""
+
+    def in_journal(self: QueueSpec) -> bool:
+        return self.durable and not self.exclusive
+
+    set_(QueueSpec, "in_journal", property(in_journal))
+
+
 def shows_what_is_stored(set_: Set) -> None:
     """A follower shows its readers what is on its own disk."""
     honest = Node.complete
@@ -328,6 +338,9 @@ PLANTED: dict[str, Plant] = {
         20,
         work=("keyed", "queues"),
         faults=("rot", "kill"),
+    ),
+    "kept-too-much": Plant(
+        "a queue that is to lose its messages keeps them", keeps_what_it_should_not, 20, work=("loose",)
     ),
     "far-early": Plant(
         "a follower shows what is not complete",

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from tidemark.sim.cluster.work_far import Far
+from tidemark.sim.cluster.work_loose import Loose
 from tidemark.sim.cluster.work_queues import Queues, Transactions
 from tidemark.sim.cluster.work_streams import Bank, Keyed
 from tidemark.sim.cluster.work_wiring import Wiring
@@ -23,7 +24,7 @@ WORKLOADS: dict[str, Callable[[World, int], Any]] = {
     "keyed": Keyed,
     "bank": Bank,
 }
-ASKED_FOR: dict[str, Callable[[World, int], Any]] = {"far": Far}
+ASKED_FOR: dict[str, Callable[[World, int], Any]] = {"far": Far, "loose": Loose}
 """In a run only when it is asked for."""
 
 
