@@ -84,6 +84,8 @@ def test_what_a_reader_at_a_tail_was_shown_is_there_whichever_tail_leads_next(ah
         assert {rows[b"k"] for _, rows in shown.values()} == {b"complete"}
         group.kill(head)
         group.kill(middle)
+        group.end_lease(head)
+        group.end_lease(middle)
     leader = lead(group)
     assert leader.name in tails
     for name, (boundary, _) in shown.items():

@@ -391,6 +391,12 @@ class Group:
         crashed.__class__ = StallingDisk
         process.disk = crashed
 
+    def end_lease(self, name: Name) -> None:
+        """A member that died is missed by all, not only by those that are linked with it."""
+        assert not self.processes[name].alive
+        for process in self:
+            process.member.member_gone(name)
+
     def fail_over(self, *, power: bool = False) -> Process:
         """The leader dies; another one serves."""
         old = self.leader
