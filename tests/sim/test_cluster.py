@@ -62,8 +62,8 @@ def test_readers_at_any_member_see_only_what_is_complete_and_never_go_back(mode:
     for seed in range(ASKED):
         for what, number in run_seed(seed, mode, work=("far",)).world.counts.items():
             counts[what] = counts.get(what, 0) + number
-    assert counts["far reads"] > 10 * ASKED
-    assert counts["far reads behind"] > 0, "else all of them read at the leader"
+    assert counts["reads at the leader"] > 3 * ASKED
+    assert counts["reads at a follower"] > 3 * ASKED
 
 
 @pytest.mark.parametrize("mode", ["standby", "chain"])
