@@ -457,7 +457,7 @@ class Node:
         return self.catalog.durable_seq if self.safe is None else self.safe.catalog
 
     def journal_settlements(self) -> int:
-        self.broker.turn(self.now_ms)
+        self.broker.look(self.now_ms)
         self.broker.streams.flush(self.now_ms)
         return self.journal.last_seq
 

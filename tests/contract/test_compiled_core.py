@@ -106,8 +106,8 @@ class World:
         wire = self.deliveries.encode_deliveries(self.arena, taken, 7, b"ctag", tag, 256, True)
         return tag, facts(taken), wire
 
-    def expire(self, which: int, now_ms: int) -> Any:
-        taken = self.queues[which].take_expired(now_ms, 100)
+    def expire(self, which: int, now_ms: int, bytes_max: int = _queue_py.NEVER) -> Any:
+        taken = self.queues[which].take_expired(now_ms, 100, bytes_max)
         if taken is None:
             return self.queues[which].next_expiry_ms()
         found = facts(taken)
@@ -174,7 +174,12 @@ STEPS = st.lists(
             st.sampled_from([1, 1000, 1 << 40]),
             st.sampled_from([-1, 1020]),
         ),
-        st.tuples(st.just("expire"), st.integers(0, 1), st.sampled_from([1000, 1040, 1060, 5000])),
+        st.tuples(
+            st.just("expire"),
+            st.integers(0, 1),
+            st.sampled_from([1000, 1040, 1060, 5000]),
+            st.sampled_from([1, 20, _queue_py.NEVER]),
+        ),
         st.tuples(st.just("accept"), st.integers(0, 300), st.integers(0, 300)),
         st.tuples(st.just("requeue"), st.integers(0, 300), st.integers(0, 300)),
         st.tuples(st.just("drain")),

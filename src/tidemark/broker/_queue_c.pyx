@@ -221,11 +221,11 @@ cdef class QueueCore:
                 return taken
         return None
 
-    def take_expired(self, int64_t now_ms, Py_ssize_t count):
-        """Acquire entries whose time is over from the head of a lane, up to `count`."""
+    def take_expired(self, int64_t now_ms, Py_ssize_t count, int64_t bytes_max=NEVER):
+        """Acquire entries whose time is over from the head of a lane, up to `count` or about `bytes_max`."""
         cdef int number
         for number in range(self._lane_count):
-            taken = self._take_lane(number, count, NEVER, 0, now_ms, <uint64_t>-1)
+            taken = self._take_lane(number, count, bytes_max, 0, now_ms, <uint64_t>-1)
             if taken is not None:
                 return taken
         return None

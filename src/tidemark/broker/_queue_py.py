@@ -120,14 +120,14 @@ class QueueCore(Target):
                 return taken
         return None
 
-    def take_expired(self, now_ms: int, count: int) -> Taken | None:
+    def take_expired(self, now_ms: int, count: int, bytes_max: int = NEVER) -> Taken | None:
         """Acquire entries whose time is over from the head of the least urgent lane that has some, up to `count`.
 
         As RabbitMQ does, only from the head: an expired entry behind one that is not waits. At NEVER
-        everything is over.
+        everything is over. Stops after the entry that reaches `bytes_max`.
         """
         for number in range(len(self._lanes)):
-            taken = self._take_lane(number, count, NEVER, 0, now_ms, EVERYTHING)
+            taken = self._take_lane(number, count, bytes_max, 0, now_ms, EVERYTHING)
             if taken is not None:
                 return taken
         return None

@@ -21,6 +21,7 @@ from typing import Any
 
 from tidemark.broker import catalog, dispatch, limits
 from tidemark.broker.access import Access, hash_password, is_outdated
+from tidemark.broker.allowance import Allowance
 from tidemark.broker.arguments import check_replicate, is_stream
 from tidemark.broker.catalog import DELETE, PUT, Change
 from tidemark.broker.config import BrokerConfig
@@ -132,7 +133,8 @@ class Broker:
         self.traces: Traces | None = None
         """Set when somebody asked for traces of messages."""
         self.now_ms = 0
-        self.turns = 0
+        self.allowance = Allowance()
+        """How much may still be done in this turn."""
         self.blocked: str | None = None
         self.deletions = 0
         """How many queues have been deleted so far."""
@@ -462,6 +464,11 @@ class Broker:
 
     def turn(self, now_ms: int) -> None:
         """Look at every queue that something happened to; see `dispatch`."""
+        self.allowance.renew()
+        self.look(now_ms)
+
+    def look(self, now_ms: int) -> None:
+        """Do so within a turn, too, for one who cannot wait for its end: with what is left of its allowance."""
         dispatch.turn(self, now_ms)
         self.streams.turn(now_ms)
 

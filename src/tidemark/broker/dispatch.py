@@ -5,6 +5,10 @@ ended is written down. Consumers come first where the length is limited: as in R
 only while nobody takes it. A message whose time to live is 0 is still given to a consumer that waits for
 it: before consumers are served only those end whose time was over before this turn began.
 
+A look does no more than the turn's allowance (`allowance`) lets it. One that is cut short goes on in the next turn
+as if no time had passed: what a consumer was about to be offered does not end before that for being too old or too
+much.
+
 A stream has a look of its own: nothing is dealt out there, every consumer reads all of it (`audience`).
 
 `share` deals messages out: highest priority first, then round and round among equals, one message each
@@ -34,13 +38,13 @@ if TYPE_CHECKING:
 TAKE_BYTES_MAX = 256 * 1024
 """About how much a consumer is given at once; between two such gifts it is asked for room again."""
 CHUNK_MAX = 64
+ASK_MAX = 1024
 EXACT_SHARE = 16
 """With fewer messages than this a consumer, they are dealt out one by one."""
 
 
 def turn(broker: Broker, now_ms: int) -> None:
     """Look at every queue that changed, until none has."""
-    broker.turns += 1
     wakes = broker.wakes
     expired_ms = wakes.over_ms(now_ms)
     wakes.published_ms = NEVER
@@ -86,17 +90,26 @@ def next_wake_ms(broker: Broker) -> int:
 
 def look(queue: Queue, expired_ms: int, now_ms: int) -> None:
     """Do what the changes of this queue ask for."""
-    if queue.expiring:
-        queue.expire(expired_ms)
-    if queue.ready and queue.groups:
-        share(queue, expired_ms)
+    allowance = queue.broker.allowance
+    allowance.begin(queue.published - queue.published_before, queue.looked_turn)
+    queue.published_before, queue.looked_turn = queue.published, allowance.turn
+    expired_ms = min(expired_ms, queue.over_ms)
+    queue.overdue = False
+    done = not queue.expiring or queue.expire(expired_ms)
+    if done and queue.ready and queue.groups:
+        done = share(queue, expired_ms)
     # From here on a touch means another look: a queue may be its own dead-letter target.
     queue.is_dirty = False
-    if queue.evicts:
-        queue.evict()
-    if queue.expiring:
-        queue.expire(now_ms)
-        queue.broker.wakes.add(queue, queue.next_expiry_ms())
+    if done:
+        queue.over_ms = NEVER
+        if queue.evicts:
+            queue.evict()
+        if queue.expiring:
+            queue.expire(now_ms)
+            queue.broker.wakes.add(queue, queue.next_expiry_ms())
+    else:
+        queue.over_ms = expired_ms
+        queue.broker.wakes.add(queue, now_ms)
     gone = queue.drain_gone()
     if gone is not None:
         queue.unwritten.append((0, *gone))
@@ -111,28 +124,38 @@ def look_at_stream(stream: Stream, now_ms: int) -> None:
     stream.look(now_ms)
 
 
-def share(queue: Queue, expired_ms: int) -> None:
-    """Give consumers what they have room for."""
+def share(queue: Queue, expired_ms: int) -> bool:
+    """Give consumers what they have room for. False when the rest of that is for the next turn."""
     for ring in queue.groups:
         if len(ring) == 1:
-            _serve_one(queue, ring[0], expired_ms)
+            done = _serve_one(queue, ring[0], expired_ms)
         else:
-            _serve_ring(queue, ring, expired_ms)
-        if not queue.ready:
-            return
+            done = _serve_ring(queue, ring, expired_ms)
+        if not done or not queue.ready:
+            return done
+    return True
 
 
-def _serve_one(queue: Queue, consumer: Consumer, expired_ms: int) -> None:
+def _serve_one(queue: Queue, consumer: Consumer, expired_ms: int) -> bool:
+    allowance = queue.broker.allowance
     while queue.ready and (room := consumer.room()) > 0:
-        taken = queue.take_living(room, TAKE_BYTES_MAX, expired_ms)
+        if (left := allowance.left()) <= 0:
+            return False
+        before = queue.ready_bytes
+        taken = queue.take_living(min(room, left), TAKE_BYTES_MAX, expired_ms)
         if taken is None:
-            return
+            return not queue.overdue
+        allowance.spend(len(taken), before - queue.ready_bytes)
         consumer.give(taken)
+    return True
 
 
-def _serve_ring(queue: Queue, ring: deque[Consumer], expired_ms: int) -> None:
+def _serve_ring(queue: Queue, ring: deque[Consumer], expired_ms: int) -> bool:
+    allowance = queue.broker.allowance
     members = len(ring)
     passed_over = in_round = chunk = 0
+    # Gifts may be of one message each, so the allowance is asked for many at a time.
+    left, ready_before, bytes_before = 0, queue.ready, queue.ready_bytes
     while queue.ready and passed_over < members:
         if in_round == 0:
             # The same for everybody in this round of the ring, so that shares are even.
@@ -147,10 +170,21 @@ def _serve_ring(queue: Queue, ring: deque[Consumer], expired_ms: int) -> None:
             passed_over += 1
             continue
         passed_over = 0
+        if left <= 0:
+            allowance.spend(ready_before - queue.ready, bytes_before - queue.ready_bytes)
+            ready_before, bytes_before = queue.ready, queue.ready_bytes
+            fitting = 1 + allowance.left_bytes() // (1 + bytes_before // ready_before)
+            left = min(fitting, ASK_MAX, allowance.left())
+            if left <= 0:
+                ring.rotate(1)  # it is still the next
+                return False
         taken = queue.take_living(min(room, chunk), TAKE_BYTES_MAX, expired_ms)
         if taken is None:
-            return
+            break
+        left -= len(taken)
         consumer.give(taken)
+    allowance.spend(ready_before - queue.ready, bytes_before - queue.ready_bytes)
+    return not queue.overdue
 
 
 class Wakes:

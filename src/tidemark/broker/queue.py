@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 
 SLICE = 256
 """How many messages are expired, evicted or purged in one step."""
-EVICT_AT_ONCE = 16_384
-"""How many messages that were here already go in one turn when there are too many (a policy may have become
-stricter); the rest follows in the next turns."""
-BURY_AT_ONCE = 256
-"""The same where they become dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +92,12 @@ class Queue(QueueCore, Governed):
         self.expired = self.evicted = self.dead_lettered = self.damaged = 0
         self.delivered_no_ack = self.got = self.got_no_ack = self.get_empty = 0
         """Of `delivered`: to consumers that need not acknowledge; fetched by a get, of these without an ack."""
-        self._published_before = 0
-        """How many had been published when it was last looked for too many."""
-        self._left = self._left_turn = 0
-        """How many more may be dropped in this turn."""
+        self.published_before = self.looked_turn = 0
+        """How many had been published at its last look, and in which turn that was."""
+        self.over_ms = NEVER
+        """Set while a look is cut short: its consumers have not been offered what was not over at this moment."""
+        self.overdue = False
+        """Messages at its heads are too old and have not ended: that is for the next turn."""
         self.dropped = 0
         """Of `settled`: those that expired, were too many, rejected or purged. The rest was acknowledged, or needed no ack."""
         self.wake_ms = NEVER
@@ -123,8 +120,6 @@ class Queue(QueueCore, Governed):
         self.policy = policy = applied.joined(self.declared, self.spec.arguments)
         self.ttl_ms = -1 if policy.message_ttl_ms is None else policy.message_ttl_ms
         limited = policy.length_max is not None or policy.length_bytes_max is not None
-        if not self.evicts:
-            self._published_before = self.published
         self.evicts = limited and policy.overflow is Overflow.DROP_HEAD
         self.guarded = limited and not self.evicts
         self.count_header = policy.delivery_limit is not None or policy.kind == "quorum"
@@ -193,27 +188,37 @@ class Queue(QueueCore, Governed):
     # Taking ------------------------------------------------------------------------------
 
     def get(self) -> Taken | None:
-        """Acquire the next message for one that asks, if there is one. The caller settles it."""
+        """Acquire the next message for one that asks, if there is one. The caller settles it.
+
+        None also when the next one is on its way to the disk (`waits_for`), or when it is behind so many that are too
+        old that the answer is for the next turn (`overdue`).
+        """
         self.renew()
         self.refresh()
         self.broker.changed.add(self)
         if self.locked:
             return None
-        taken = self.take_living(1, NEVER, self.broker.wakes.over_ms(self.broker.now_ms))
+        over_ms = self.broker.wakes.over_ms(self.broker.now_ms)
+        self.overdue = False
+        taken = self.take_living(1, NEVER, min(over_ms, self.over_ms))
         if taken is not None:
             self.delivered += 1
             self.got += 1
+        elif self.overdue:
+            self.broker.wakes.add(self, self.broker.now_ms)
         elif not self.waits_for:
             self.get_empty += 1
         return taken
 
     def take_living(self, count: int, bytes_max: int, expired_ms: int) -> Taken | None:
-        """`take`, stepping over messages whose time was over at `expired_ms`: these end here."""
+        """`take`, stepping over messages whose time was over at `expired_ms`: these end here.
+
+        None with `overdue` when they are more than may end in this turn.
+        """
         while True:  # asked even when nothing is ready: `waits_for` must be true of now
             taken = self.take(count, bytes_max, expired_ms)
-            if taken is not None or self.waits_for or not self.ready:
+            if taken is not None or self.waits_for or not self.ready or not self.expire(expired_ms):
                 return taken
-            self.expire(expired_ms)
 
     def refresh(self) -> None:
         """Do now what would be done at the end of the turn, so that counts are true."""
@@ -242,34 +247,52 @@ class Queue(QueueCore, Governed):
     def evict(self) -> None:
         """Drop what is over the limits from the head: as in RabbitMQ, the highest priority goes first.
 
-        As many as came since the last time, and some of what was here before; the rest is for the next turn.
+        As many as the turn's allowance lets it; the rest is for the next turn.
         """
-        policy, turn = self.policy, self.broker.turns
-        left = self._left
-        if turn != self._left_turn:
-            left = EVICT_AT_ONCE if policy.dead_letter_exchange is None else BURY_AT_ONCE
-        left += self.published - self._published_before
-        while left > 0 and policy.length_max is not None and self.ready > policy.length_max:
-            left -= self._evict(min(self.ready - policy.length_max, SLICE, left), NEVER)
-        while left > 0 and policy.length_bytes_max is not None and self.ready_bytes > policy.length_bytes_max:
-            left -= self._evict(min(SLICE, left), self.ready_bytes - policy.length_bytes_max)
-        self._left, self._left_turn, self._published_before = left, turn, self.published
-        if self.overflows(0, 0):
+        policy = self.policy
+        more = True
+        while more and policy.length_max is not None and self.ready > policy.length_max:
+            more = self._evict(self.ready - policy.length_max, NEVER)
+        while more and policy.length_bytes_max is not None and self.ready_bytes > policy.length_bytes_max:
+            more = self._evict(SLICE, self.ready_bytes - policy.length_bytes_max)
+        if not more:
             self.broker.wakes.add(self, self.broker.now_ms)
 
-    def _evict(self, count: int, size: int) -> int:
-        """Drop up to `count` messages, no more than are needed to be rid of `size` bytes. Returns how many."""
-        taken = self.take(count, size, hidden=True)
+    def _evict(self, count: int, size: int) -> bool:
+        """Drop up to `count` messages, no more than are needed to be rid of `size` bytes. False: not in this turn."""
+        allowance, letters = self.broker.allowance, self.policy.dead_letter_exchange is not None
+        left = allowance.left(letters)
+        if left <= 0:
+            return False
+        before = self.ready_bytes
+        bytes_max = min(size, allowance.left_bytes()) if letters else size
+        taken = self.take(min(count, SLICE, left), bytes_max, hidden=True)
         assert taken is not None
+        allowance.spend(len(taken), before - self.ready_bytes if letters else 0, letters)
         self.evicted += len(taken)
         self.discard(_places(taken), Reason.EVICTED)
-        return len(taken)
+        return True
 
-    def expire(self, expired_ms: int) -> None:
-        """End the messages at the heads whose time was over at `expired_ms`."""
-        while (taken := self.take_expired(expired_ms, SLICE)) is not None:
+    def expire(self, expired_ms: int) -> bool:
+        """End the messages at the heads whose time was over at `expired_ms`.
+
+        False when the turn's allowance is used up before all have: then the queue is `overdue`.
+        """
+        allowance, letters = self.broker.allowance, self.policy.dead_letter_exchange is not None
+        self.overdue = False
+        while self.next_expiry_ms() <= expired_ms:
+            left = allowance.left(letters)
+            if left <= 0:
+                self.overdue = True
+                return False
+            before = self.ready_bytes
+            bytes_max = allowance.left_bytes() if letters else NEVER
+            taken = self.take_expired(expired_ms, min(SLICE, left), bytes_max)
+            assert taken is not None
+            allowance.spend(len(taken), before - self.ready_bytes if letters else 0, letters)
             self.expired += len(taken)
             self.discard(_places(taken), Reason.EXPIRED)
+        return True
 
     def purge(self) -> int:
         """End everything that is ready. Returns how many there were."""

@@ -219,7 +219,7 @@ class Services(Protocol):
         """The same for the log of the wiring."""
 
     def journal_settlements(self) -> int:
-        """Put every settlement made so far into the journal (`broker.turn`) and return the journal's last
+        """Put every settlement made so far into the journal (`broker.look`) and return the journal's last
         sequence: when that is durable, so are they."""
 
     def become(self, old: FrontEnd, new: FrontEnd) -> None:

@@ -11,11 +11,11 @@ import pytest
 from builders import a_broker, a_session
 from unit.broker.channel import TestChannel, a_channel
 
+from tidemark.broker.allowance import MESSAGES
 from tidemark.broker.arguments import Overflow
 from tidemark.broker.broker import Broker
 from tidemark.broker.definitions import export, import_definitions
 from tidemark.broker.policies import JOINED_MAX, KEYS, Pattern, is_quick
-from tidemark.broker.queue import EVICT_AT_ONCE
 from tidemark.broker.streams.stream import Stream
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.model.records import Reason, RecordType
@@ -257,11 +257,11 @@ def test_a_length_that_is_not_there_any_more_ends_nothing(channel: TestChannel) 
 def test_a_very_long_queue_that_must_become_short_does_so_over_several_turns(channel: TestChannel) -> None:
     queue = declare(channel.broker, durable=False)
     for _ in range(5):
-        channel.publish("q", *[b"x"] * (EVICT_AT_ONCE // 2))
+        channel.publish("q", *[b"x"] * (MESSAGES // 2))
         channel.turn()
     put(channel.broker, max_length=10)
     channel.turn()
-    assert 10 < queue.ready <= 5 * EVICT_AT_ONCE // 2
+    assert 10 < queue.ready <= 5 * MESSAGES // 2
     assert channel.broker.next_wake_ms() <= channel.broker.now_ms
     for _ in range(4):
         channel.turn()
@@ -287,7 +287,7 @@ def test_what_comes_is_never_more_than_what_goes_of_a_full_queue(channel: TestCh
     declare(channel.broker, durable=False)
     put(channel.broker, max_length=10)
     for _ in range(3):
-        channel.publish("q", *[b"x"] * (EVICT_AT_ONCE + 1000))
+        channel.publish("q", *[b"x"] * (MESSAGES + 1000))
         channel.turn()
         assert channel.broker.vhosts["/"].queues["q"].ready == 10
 

@@ -123,7 +123,7 @@ class World:
         return self.catalog.durable_seq
 
     def journal_settlements(self) -> int:
-        self.broker.turn(self.now_ms)
+        self.broker.look(self.now_ms)
         return self.journal.last_seq
 
     def authenticate(self, front_end: FrontEnd, login: Login) -> None:
@@ -154,7 +154,8 @@ class World:
                 self.clients[front_end].hear(b"".join(front_end.output()))
             if self.syncing and self._waiting:
                 self.sync(turn=False)
-            if not (self._touched or self.logins or self.broker.dirty):
+            unfinished = self.broker.next_wake_ms() <= self.now_ms
+            if not (self._touched or self.logins or self.broker.dirty or unfinished):
                 return
         raise AssertionError("the world does not come to rest")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from unit.frontend.harness import PERSISTENT, Client, Content, World, publish_frames
 
+from tidemark.broker import allowance
 from tidemark.errors import CorruptRecord
 from tidemark.frontend.amqp091 import channel
 from tidemark.wire.amqp091 import methods
@@ -32,6 +33,7 @@ from tidemark.wire.amqp091.methods import (
     QueuePurge,
     encode_method,
 )
+from tidemark.wire.amqp091.properties import Properties, encode_properties
 
 
 @pytest.fixture
@@ -227,6 +229,21 @@ def test_immediate_is_540_on_the_connection(client: Client) -> None:
     close = client.read()
     assert isinstance(close, methods.ConnectionClose)
     assert (close.reply_code, close.class_id, close.method_id) == (540, 60, 40)
+
+
+def test_a_get_behind_many_that_are_too_old_is_answered_when_they_have_ended(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowance, "MESSAGES", 50)
+    world = client.world
+    client.declare("q")
+    client.publish(1, "q", *[b"old"] * 1000, properties=encode_properties(Properties(expiration="100")))
+    client.publish(1, "q", b"young")
+    world.now_ms += 1000
+    world.broker.now_ms = world.now_ms
+
+    assert client.ask(1, BasicGet(queue="q", no_ack=True)).body == b"young"
+    assert isinstance(client.ask(1, BasicGet(queue="q", no_ack=True)), BasicGetEmpty)
 
 
 # Settling ------------------------------------------------------------------------------------------------

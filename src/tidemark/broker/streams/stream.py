@@ -378,6 +378,7 @@ class Stream(StreamCore, Governed):
     delivered_no_ack = got = got_no_ack = get_empty = acked = expired = evicted = dead_lettered = 0
     count_header = False
     waits_for = 0
+    overdue = False
 
     def refresh(self) -> None:
         """Counts are always true."""

@@ -186,6 +186,9 @@ class Link(Protocol):
     def forget(self, channel: Channel) -> None:
         """It is CLOSED."""
 
+    def rest(self) -> None:
+        """No deliveries until the end of the next turn: whoever waits for room goes on then."""
+
     def doom(self, error: Exception) -> None:
         """Something went wrong inside a call of the broker: close the connection after the turn."""
 
@@ -726,6 +729,11 @@ class Channel:
                 # The next message is on its way to the disk: the answer waits for it.
                 self._again(method)
                 self._pause(Wait.JOURNAL, queue.waits_for, None)
+            elif queue.overdue and not queue.locked:
+                # It is behind so many that are too old that they have not all ended: the answer waits for the next turn.
+                self._again(method)
+                self._pause(Wait.ROOM, 0, None)
+                link.rest()
             else:
                 self.counts.get_empty += 1
                 self._reply(BasicGetEmpty())

@@ -412,6 +412,10 @@ class Amqp091:
             self.services.broker.usage.channels(self.session.user, -1)
         self._unconfirmed.pop(channel, None)
 
+    def rest(self) -> None:
+        self.full = self.starved = True
+        self.services.touched(self)
+
     def doom(self, error: Exception) -> None:
         self._doomed = self._doomed or error
         self.full = True
