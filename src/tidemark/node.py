@@ -311,7 +311,7 @@ class Node:
         try:
             self.journal.maintain(self.broker, now_ms, budget_bytes)
             self._flush(now_ms)
-            if self.catalog.wants_rewrite:
+            if self.catalog.wants_rewrite and self.catalog.has_room_for(self.broker.image_length()):
                 self.catalog.rewrite(self.broker.image(), now_ms)
                 if self.safe is None:
                     self._tell_waiting()  # the image holds what was on its way

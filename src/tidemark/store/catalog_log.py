@@ -297,6 +297,14 @@ class CatalogLog:
         stable = self._files.stable
         return stable is None or stable.catalog >= self.last_seq
 
+    def has_room_for(self, changes: int) -> bool:
+        """Whether an image of so many changes can replace the log. Else it is not wanted until the log has grown."""
+        # A sequence stays free: members to whom the log is copied are told the histories in its place.
+        if changes <= self.last_seq - 1:
+            return True
+        self._refused_at = self.last_seq
+        return False
+
     def rewrite(self, image: list[bytes], now_ms: int) -> None:
         """Replace the log by `image`, the whole wiring as changes, as of the last append.
 
@@ -304,11 +312,7 @@ class CatalogLog:
         """
         if self.failed is not None:
             raise self.failed
-        if not self._may_rewrite():
-            return
-        # A sequence stays free: members to whom the log is copied are told the histories in its place.
-        if len(image) > self.last_seq - 1:
-            self._refused_at = self.last_seq
+        if not self._may_rewrite() or not self.has_room_for(len(image)):
             return
         try:
             self._rewrite(image, now_ms)
