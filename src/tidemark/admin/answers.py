@@ -6,13 +6,12 @@ A refusal is `{"error": …, "reason": …}` with a status. Errors of the broker
 from __future__ import annotations
 
 import base64
-import json
-import math
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from tidemark.admin import reading
 from tidemark.errors import (
     AccessRefused,
     LoginRefused,
@@ -129,47 +128,18 @@ async def body(request: Request) -> dict[str, Any]:
         request.state.asked = {}
         return {}
     try:
-        text = b"".join(parts).decode("utf-8-sig")
-        found = read_json(text)
+        found = await reading.read(b"".join(parts).decode("utf-8-sig"), DEPTH_MAX)
+    except reading.TooDeep:
+        raise Refused(400, "bad_request", f"the body is nested more than {DEPTH_MAX} deep") from None
+    except reading.NoText:
+        words = "the body has half of a surrogate pair, which is no text"
+        raise Refused(400, "bad_request", words) from None
     except (ValueError, RecursionError):
         raise Refused(400, "bad_request", "the body is not JSON") from None
     if not isinstance(found, dict):
         raise Refused(400, "bad_request", "the body must be a JSON object")
-    if _is_deeper(found, DEPTH_MAX):
-        raise Refused(400, "bad_request", f"the body is nested more than {DEPTH_MAX} deep")
-    if "\\ud" in text or "\\uD" in text:  # else there is none: what was decoded has only whole characters
-        try:
-            json.dumps(found, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            words = "the body has half of a surrogate pair, which is no text"
-            raise Refused(400, "bad_request", words) from None
     request.state.asked = found
     return found
-
-
-def read_json(text: str | bytes) -> Any:
-    """JSON as its standard has it: nothing infinite, and no NaN, which could not be sent on. Raises ValueError, RecursionError."""
-    return json.loads(text, parse_constant=_no_number, parse_float=_finite)
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    found = float(digits)
-    if math.isinf(found):
-        raise ValueError(f"{digits[:20]} is larger than any number here")
-    return found
-
-
-def _is_deeper(value: dict[str, Any], depth: int) -> bool:
-    level: list[Any] = [value]
-    while level and depth >= 0:
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [each for many in inner for each in many if isinstance(each, dict | list)]
-        depth -= 1
-    return bool(level)
 
 
 def field(given: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:

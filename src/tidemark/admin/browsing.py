@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from tidemark.admin.answers import plain, read_json
+from tidemark.admin.answers import plain
+from tidemark.admin.reading import read_json
 from tidemark.broker.streams.core import (
     FLAGS,
     KEY,

@@ -16,7 +16,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -24,13 +23,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tidemark.admin.answers import Refused, plain
+from tidemark.admin.pace import Pace
 from tidemark.admin.patterns import BadPattern, Search
 from tidemark.admin.visit import Call
 
 PAGE_SIZE = 100
 PAGE_SIZE_MAX = 500
 PAGE_MAX = 1 << 31
-SLICE_S = 0.002
 SLICE_ITEMS = 32
 SORTED_AT_ONCE = 1000
 SENT_BYTES = 256 << 10
@@ -125,15 +124,14 @@ def _no_pattern(problem: BadPattern) -> Refused:
 
 async def sliced(items: Iterable[Item], count: int = SLICE_ITEMS) -> AsyncIterator[list[Item]]:
     """The items in lists of so many, with a turn of the loop now and then."""
-    until, part = perf_counter() + SLICE_S, []
+    pace, part = Pace(), []
     for item in items:
         part.append(item)
         if len(part) >= count:
             yield part
             part = []
-            if perf_counter() >= until:
-                await asyncio.sleep(0)
-                until = perf_counter() + SLICE_S
+            if pace.is_over():
+                await pace.rest()
     if part:
         yield part
 

@@ -1,21 +1,23 @@
 """Definitions in RabbitMQ's JSON format: everything an operator configured, out and in.
 
 `export` writes what its management plugin writes, so that the same tools and files serve both brokers.
-`import_definitions` reads such a document in two steps: `_Plan` checks all of it against itself and against
-what is here and turns it into specs; only then is anything changed. What exists already is kept as it is, as
+`import_steps` reads such a document in two parts: `_Plan` checks all of it against itself and against
+what is here and turns it into specs; only then is anything changed. It can be left after every item and gone on with
+later, so that a long one keeps nobody waiting. What exists already is kept as it is, as
 RabbitMQ does, but for users and their limits, permissions, parameters and policies, which are replaced. As there,
 operator policies and the limits of virtual hosts are parameters, of the components `operator_policy` and
 `vhost-limits`. A binding with an end that is
 neither here nor in the document is left out and reported: RabbitMQ writes such, of exclusive queues and internal exchanges.
 
-Invariant: an import either makes everything the document asks for or, when it raises, nothing.
+Invariant: an import either makes everything the document asks for or, when it is refused, nothing.
+What somebody else made or deleted between two steps is kept or left out, and reported so.
 Importing a document twice changes nothing the second time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +76,8 @@ class Imported:
     made: dict[str, int]
     kept: dict[str, int]
     left_out: tuple[str, ...]
-    """Bindings that lead from or to nothing, each with its position and what is missing."""
+    """Bindings that lead from or to nothing, and what lost what it needs meanwhile; each with its position and what is
+    missing."""
     safe_at: int
     """The sequence of the catalog log that must be durable before this may be reported."""
 
@@ -227,34 +230,104 @@ def import_definitions(broker: Broker, document: Document, vhost: str | None = N
     Raises:
         PreconditionFailed: something in it cannot be, named by its section and position. Nothing was changed.
     """
+    steps = import_steps(broker, document, vhost)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            done: Imported = end.value
+            return done
+
+
+def import_steps(
+    broker: Broker, document: Document, vhost: str | None = None
+) -> Generator[None, None, Imported]:
+    """The same, with a stop after each item, where others may have their turn.
+
+    Raises:
+        PreconditionFailed: as `import_definitions`, before anything is changed.
+    """
     plan = _Plan(broker, vhost)
-    plan.read(document)
-    for spec in plan.specs:
-        match spec:
-            case QueueSpec():
-                broker.create_queue(spec)
-            case ExchangeSpec():
-                broker.put(spec, durable=spec.durable)
-            case BindingSpec():
-                broker.bind(spec)
-            case _:
-                broker.put(spec)
-    return Imported(dict(plan.made), dict(plan.kept), tuple(plan.left_out), broker.catalog.last_seq)
+    yield from plan.read(document)
+    for planned in plan.made:
+        try:
+            if _make(broker, planned.spec):
+                plan.count(planned.section, made=True)
+            else:
+                plan.count(planned.section, made=False)
+        except _LeadsNowhere as missing:
+            plan.left_out.append(f"{planned.section}[{planned.position}]: {missing}")
+        yield
+    for limits_of_user in plan.limits:
+        if limits_of_user.user in broker.access.users:
+            broker.put(limits_of_user)
+        yield
+    return Imported(
+        dict(plan.counts[True]), dict(plan.counts[False]), tuple(plan.left_out), broker.catalog.last_seq
+    )
+
+
+def _make(broker: Broker, spec: Any) -> bool:
+    """Make it, unless somebody else did since the document was read: then it is kept, and this is False.
+
+    Raises:
+        _LeadsNowhere: what it needs was here then, or was to be made, and is gone.
+    """
+    if isinstance(spec, VhostSpec):
+        if spec.name in broker.vhosts:
+            return False
+    elif isinstance(spec, UserSpec | GlobalParameterSpec):
+        pass
+    elif spec.vhost not in broker.vhosts:
+        raise _LeadsNowhere(f"no vhost '{spec.vhost}'")
+    elif isinstance(spec, PermissionSpec | TopicPermissionSpec) and spec.user not in broker.access.users:
+        raise _LeadsNowhere(f"no user '{spec.user}'")
+    match spec:
+        case QueueSpec():
+            if spec.name in broker.vhosts[spec.vhost].queues:
+                return False
+            broker.create_queue(spec)
+        case ExchangeSpec():
+            if spec.name in broker.vhosts[spec.vhost].exchanges:
+                return False
+            broker.put(spec, durable=spec.durable)
+        case BindingSpec():
+            host = broker.vhosts[spec.vhost]
+            if spec.source not in host.exchanges:
+                raise _LeadsNowhere(f"no exchange '{spec.source}' in vhost '{spec.vhost}'")
+            if spec.destination not in (host.queues if spec.to_queue else host.exchanges):
+                kind = "queue" if spec.to_queue else "exchange"
+                raise _LeadsNowhere(f"no {kind} '{spec.destination}' in vhost '{spec.vhost}'")
+            if host.binding(spec) is not None:
+                return False
+            broker.bind(spec)
+        case _:
+            broker.put(spec)
+    return True
 
 
 class _LeadsNowhere(Exception):
-    """A binding without one of its ends; never seen outside."""
+    """Something without what it needs, such as a binding without one of its ends; never seen outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What is to be made, and where the document asks for it."""
+
+    section: str
+    position: int
+    spec: Spec
 
 
 class _Plan:
     """Reads a document section by section, in the order in which things need one another."""
 
     def __init__(self, broker: Broker, vhost: str | None) -> None:
-        self.specs: list[Spec] = []
-        self.made: Counter[str] = Counter()
-        self.kept: Counter[str] = Counter()
+        self.made: list[_Planned] = []
+        self.limits: list[UserLimitsSpec] = []
+        self.counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+        """By section, what was made and what was kept."""
         self.left_out: list[str] = []
-        self._limits: list[Spec] = []
         self._broker = broker
         self._vhost = vhost
         self._vhosts = set(broker.vhosts)
@@ -264,7 +337,10 @@ class _Plan:
         }
         self._queues = {(v.name, name) for v in broker.vhosts.values() for name in v.queues}
 
-    def read(self, document: Document) -> None:
+    def count(self, section: str, *, made: bool) -> None:
+        self.counts[made][section] += 1
+
+    def read(self, document: Document) -> Iterator[None]:
         sections: dict[str, Callable[[_Item], Spec | None]] = {
             "vhosts": self._read_vhost,
             "users": self._read_user,
@@ -302,11 +378,10 @@ class _Plan:
                         reason=text if text.startswith(where) else f"{where}: {text}"
                     ) from None
                 if spec is None or self._is_there(spec):
-                    self.kept[section] += 1
+                    self.count(section, made=False)
                 else:
-                    self.made[section] += 1
-                    self.specs.append(spec)
-        self.specs += self._limits
+                    self.made.append(_Planned(section, position, spec))
+                yield
 
     def _is_there(self, spec: Spec) -> bool:
         """Whether it is here already, exactly so."""
@@ -366,7 +441,7 @@ class _Plan:
             # RabbitMQ writes no limits as an empty list, too.
             own = limits.check_limits("user-limits", limits.OF_USER, item.fields["limits"] or {})
             if own != self._broker.user_limits.get(name, {}):
-                self._limits.append(UserLimitsSpec(name, own))
+                self.limits.append(UserLimitsSpec(name, own))
         return UserSpec(name, stored, item.tags([]))
 
     def _read_permission(self, item: _Item) -> Spec | None:

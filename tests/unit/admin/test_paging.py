@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from tidemark.admin import paging
+from tidemark.admin import pace, paging
 from tidemark.admin.answers import Refused
 
 MANY = 10_000
@@ -159,8 +159,8 @@ def rounds(query: str) -> Iterator[float]:
 def test_a_list_of_ten_thousand_never_holds_the_loop_for_long(query: str) -> None:
     found = list(rounds(query))
     assert sorted(found)[-2] < 0.03  # one turn may have been that of the garbage collector
-    assert sum(found) > 5 * paging.SLICE_S, "this proves nothing: it was too little work"
-    assert len(found) > sum(found) / paging.SLICE_S / 4, "it was made in one go"
+    assert sum(found) > 5 * pace.SLICE_S, "this proves nothing: it was too little work"
+    assert len(found) > sum(found) / pace.SLICE_S / 4, "it was made in one go"
 
 
 def test_whatever_clients_gave_is_written_as_json() -> None:

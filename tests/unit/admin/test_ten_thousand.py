@@ -11,16 +11,19 @@ import gc
 import io
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tidemark.admin.resources import bindings, definitions, exchanges, overview, queues, vhosts
 from tidemark.admin.visit import Visit
 from tidemark.config import load
+from tidemark.errors import PreconditionFailed
 from tidemark.model.wiring import QueueSpec
 from tidemark.runtime.log import Log
 from tidemark.runtime.server import Server
@@ -30,16 +33,22 @@ TURN_S = 0.03
 """Longest that a turn may take; a slice is 2 ms, and a compiled or debug build of Python may be some times slower."""
 
 
-def asked(server: Server, query: str) -> Visit:
+def asked(server: Server, query: str = "", sent: bytes = b"") -> Visit:
     scope = {
         "type": "http",
-        "method": "GET",
+        "method": "POST" if sent else "GET",
         "path": "/",
         "path_params": {},
         "query_string": query.encode(),
         "headers": [],
     }
-    return Visit(server, Request(scope), "guest")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": sent, "more_body": False}
+
+    request = Request(scope, receive)
+    request.state.body_bytes_max = 1 << 30
+    return Visit(server, request, "guest")
 
 
 async def turns(answer: Awaitable[Response]) -> tuple[Any, list[float]]:
@@ -88,35 +97,125 @@ CASES: dict[str, tuple[Callable[[Visit], Awaitable[Response]], str, Callable[[An
 }
 
 
+@asynccontextmanager
+async def a_server(path: Path) -> AsyncIterator[Server]:
+    flags = {"node.data": str(path / "data"), "listen.amqp": "127.0.0.1:0", "listen.admin": ""}
+    server = Server(load(flags), Log(stream=io.StringIO()))
+    await server.start()
+    try:
+        yield server
+    finally:
+        gc.unfreeze()
+        gc.enable()
+        server.stop()
+        await server.run_until_stopped()
+
+
+def without_garbage_collection() -> None:
+    """Until the server has ended: a turn that it falls into would seem long."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
 def test_no_list_of_ten_thousand_queues_holds_up_the_broker(tmp_path: Path) -> None:
     async def run() -> dict[str, list[float]]:
-        flags = {"node.data": str(tmp_path / "data"), "listen.amqp": "127.0.0.1:0", "listen.admin": ""}
-        server = Server(load(flags), Log(stream=io.StringIO()))
-        await server.start()
-        broker = server.node.broker
-        broker.now_ms = server.clock.now_ms()
-        for number in range(MANY):
-            spec = QueueSpec("/", f"queue-{number:05}", arguments={"x-max-length": number + 1})
-            broker.create_queue(spec)
-        await server.rates.catch_up()
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        found = {}
-        try:
+        async with a_server(tmp_path) as server:
+            broker = server.node.broker
+            broker.now_ms = server.clock.now_ms()
+            for number in range(MANY):
+                spec = QueueSpec("/", f"queue-{number:05}", arguments={"x-max-length": number + 1})
+                broker.create_queue(spec)
+            await server.rates.catch_up()
+            without_garbage_collection()
+            found = {}
             for name, (resource, query, is_right) in CASES.items():
                 answer, took = await turns(resource(asked(server, query)))
                 assert is_right(answer), name
                 found[name] = took
-        finally:
-            gc.unfreeze()
-            gc.enable()
-            server.stop()
-            await server.run_until_stopped()
-        return found
+            return found
 
     found = asyncio.run(run())
     longest = {name: max(took) for name, took in found.items()}
     assert all(took < TURN_S for took in longest.values()), longest
     assert len(found["all of them"]) > 50
     assert sum(found["a page"]) < sum(found["all of them"]) / 4, "a page costs as much as all"
+
+
+def a_document() -> dict[str, Any]:
+    """Definitions of ten thousand queues, each with a binding."""
+    queues = [
+        {
+            "name": f"queue-{number:05}",
+            "vhost": "/",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-max-length": 1000, "x-message-ttl": 60_000},
+        }
+        for number in range(MANY)
+    ]
+    bindings = [
+        {
+            "source": "amq.topic",
+            "vhost": "/",
+            "destination": queue["name"],
+            "destination_type": "queue",
+            "routing_key": f"#.{queue['name']}",
+            "arguments": {},
+        }
+        for queue in queues
+    ]
+    return {"queues": queues, "bindings": bindings}
+
+
+def test_no_import_of_ten_thousand_queues_holds_up_the_broker(tmp_path: Path) -> None:
+    sent = json.dumps(a_document(), indent=1).encode()
+
+    async def run() -> tuple[Any, list[float], Any]:
+        async with a_server(tmp_path) as server:
+            without_garbage_collection()
+            answer, took = await turns(definitions.load(asked(server, sent=sent)))
+            again, _ = await turns(definitions.load(asked(server, sent=sent)))
+            assert len(server.node.broker.queues) == MANY
+            return answer, took, again
+
+    answer, took, again = asyncio.run(run())
+    assert answer == {"made": {"queues": MANY, "bindings": MANY}, "kept": {}, "left_out": []}
+    assert again == {"made": {}, "kept": {"queues": MANY, "bindings": MANY}, "left_out": []}
+    assert max(took) < TURN_S
+    assert len(took) > 50
+
+
+def test_a_long_import_whose_last_item_is_wrong_changes_nothing(tmp_path: Path) -> None:
+    document = a_document()
+    document["bindings"][-1]["destination_type"] = "heap"
+
+    async def run() -> None:
+        async with a_server(tmp_path) as server:
+            with pytest.raises(PreconditionFailed, match=r"bindings\[9999\]"):
+                await definitions.load(asked(server, sent=json.dumps(document).encode()))
+            assert not server.node.broker.queues
+
+    asyncio.run(run())
+
+
+def test_what_others_change_during_a_long_import_is_kept_or_left_out(tmp_path: Path) -> None:
+    document = a_document()
+    document["vhosts"] = [{"name": "short-lived"}]
+    document["queues"].append({"name": "homeless", "vhost": "short-lived", "durable": True})
+
+    async def run() -> dict[str, Any]:
+        async with a_server(tmp_path) as server:
+            broker = server.node.broker
+            made = asyncio.ensure_future(definitions.load(asked(server, sent=json.dumps(document).encode())))
+            while "short-lived" not in broker.vhosts:
+                await asyncio.sleep(0)
+            broker.delete_vhost("short-lived")
+            broker.create_queue(QueueSpec("/", "queue-09999"))
+            found: dict[str, Any] = json.loads(bytes((await made).body))
+            return found
+
+    found = asyncio.run(run())
+    assert found["made"]["queues"] == MANY - 1
+    assert found["kept"]["queues"] == 1
+    assert found["left_out"] == ["queues[10000]: no vhost 'short-lived'"]

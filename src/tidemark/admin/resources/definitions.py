@@ -8,7 +8,8 @@ from typing import Any
 from starlette.responses import Response
 
 from tidemark.admin import paging
-from tidemark.admin.answers import body, shown
+from tidemark.admin.answers import Refused, body, shown
+from tidemark.admin.pace import Pace
 from tidemark.admin.routing import OBJECT, TAGS, Entry, Schema, an_object
 from tidemark.admin.visit import Visit
 from tidemark.broker import access, definitions
@@ -45,11 +46,31 @@ async def _load(visit: Visit, vhost: str | None) -> Response:
     if vhost is None and isinstance(given.get("users"), list):
         given = {**given, "users": [await _hashed(visit, user) for user in given["users"]]}
         visit.must_lead()  # hashing took a while
-    visit.broker.now_ms = visit.server.clock.now_ms()
-    made = definitions.import_definitions(visit.broker, given, vhost)
-    visit.server.due()
+    made = await _imported(visit, given, vhost)
     await visit.safe(made.safe_at)
     return shown({"made": made.made, "kept": made.kept, "left_out": list(made.left_out)})
+
+
+async def _imported(visit: Visit, given: dict[str, Any], vhost: str | None) -> definitions.Imported:
+    """Import in slices: all is checked before anything is made."""
+    server, node, pace = visit.server, visit.server.node, Pace()
+    node.at(server.clock.now_ms())
+    steps = definitions.import_steps(node.broker, given, vhost)
+    try:
+        while True:
+            next(steps)
+            if pace.is_over():
+                await pace.rest()
+                visit.must_lead()
+                if server.node is not node:
+                    words = "another member led meanwhile; what was made by then stays: import it again"
+                    raise Refused(503, "not_leading", words)
+                node.at(server.clock.now_ms())
+    except StopIteration as end:
+        done: definitions.Imported = end.value
+        return done
+    finally:
+        server.due()
 
 
 async def _hashed(visit: Visit, user: Any) -> Any:
