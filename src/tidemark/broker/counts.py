@@ -3,7 +3,7 @@
 Queues and exchanges count their own messages (`Queue`, `Meter`). Here is what belongs to neither. Everything is
 added once a run, a batch or a connection, never once a message.
 
-Invariant: a count never falls while the process lives; `publishers` is the only one that is a number of now.
+Invariant: a count never falls while the process lives; only `publishers` and `unconfirmed` are numbers of now.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class ProtocolCounts:
     returned: int = 0
     """No queue wanted them, and they were sent back."""
     confirmed: int = 0
+    unconfirmed: int = 0
+    """Of those that want a confirm, how many wait for an answer on channels that are open, an ack or a nack."""
     delivered: int = 0
     """Stream protocol only: rows that were sent to readers. Queues count their own deliveries."""
     publishers: int = 0

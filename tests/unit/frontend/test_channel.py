@@ -741,6 +741,54 @@ def test_statistics_tell_what_a_channel_does(client: Client) -> None:
     assert (second.number, second.consumers) == (2, ())
 
 
+def confirming(world: World) -> Client:
+    """A client that has three publishes unconfirmed: the disk has not said yet that they are safe."""
+    client = world.open(channels=2)
+    client.declare("q", durable=True)
+    client.ask(1, ConfirmSelect())
+    world.syncing = False
+    client.publish(1, "q", b"1", b"2", b"3", properties=PERSISTENT)
+    assert world.broker.counts.amqp091.unconfirmed == 3
+    return client
+
+
+def test_publishes_count_as_unconfirmed_until_they_are_acked() -> None:
+    world = World()
+    confirming(world)
+    world.sync()
+    assert world.broker.counts.amqp091.unconfirmed == 0
+
+
+def test_publishes_that_are_nacked_are_not_unconfirmed_any_more(client: Client) -> None:
+    client.declare("small", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    client.ask(1, ConfirmSelect())
+    client.publish(1, "small", b"1", b"2", b"3")
+    assert any(isinstance(answer, BasicNack) for answer in client.read_all())
+    counts = client.world.broker.counts.amqp091
+    assert (counts.received_confirm, counts.confirmed, counts.unconfirmed) == (3, 1, 0)
+
+
+def test_a_store_that_fails_leaves_nothing_unconfirmed() -> None:
+    world = World()
+    confirming(world).front_end.store_failed("it burnt")
+    assert world.broker.counts.amqp091.unconfirmed == 0
+
+
+def test_a_connection_that_is_lost_leaves_nothing_unconfirmed() -> None:
+    world = World()
+    confirming(world).front_end.receive_eof()
+    assert world.broker.counts.amqp091.unconfirmed == 0
+
+
+def test_a_channel_that_is_closed_leaves_nothing_unconfirmed() -> None:
+    world = World()
+    client = confirming(world)
+    client.send(1, ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0))
+    world.sync()
+    assert any(isinstance(answer, BasicAck) for answer in client.read_all())
+    assert world.broker.counts.amqp091.unconfirmed == 0
+
+
 # Nothing is called done before it is ------------------------------------------------------------------------------
 
 

@@ -124,7 +124,7 @@ def _queues(server: Server) -> Iterator[Family]:
     ):
         yield one(f"rabbitmq_channel_{name}_total", value)
     yield one("rabbitmq_channel_messages_unacked", now.acquired)
-    yield one("rabbitmq_channel_messages_unconfirmed", max(0, protocol.received_confirm - protocol.confirmed))
+    yield one("rabbitmq_channel_messages_unconfirmed", protocol.unconfirmed)
 
 
 _QUEUE_COUNTS = {

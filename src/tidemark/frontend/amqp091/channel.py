@@ -212,6 +212,8 @@ class Channel:
         self._publishing: Publishing | None = None
         self.counts = ChannelCounts()
         self._confirms: Confirms | None = None
+        self._unconfirmed = 0
+        """How many of its publishes are counted as waiting for an answer."""
         self._transaction: Transaction | None = None
         self._transaction_bytes = 0
         self._transaction_settled: list[tuple[int, int, str]] = []
@@ -353,6 +355,7 @@ class Channel:
         if self._publishing is not None:
             self._publishing = None
             self._session.counts.publishers -= 1
+        self._count_unconfirmed(0)
 
     def check_timeout(self, now_ms: int) -> PreconditionFailed | None:
         """Why the channel must be closed, if the oldest message that is out has been out for too long.
@@ -406,6 +409,7 @@ class Channel:
         if self._confirms is not None:
             self._confirms.add(len(run), published.last_seq, published.refused)
             self._session.counts.received_confirm += len(run)
+            self._count_unconfirmed(len(self._confirms))
             self._link.confirming(self)
 
     def _begin_publishing(self) -> Publishing:
@@ -448,6 +452,7 @@ class Channel:
             self._reply(answer)
         self.counts.confirm = confirms.accepted
         self._session.counts.confirmed += confirms.accepted - before
+        self._count_unconfirmed(len(confirms))
         return len(confirms) > 0
 
     def refuse_confirms(self) -> None:
@@ -455,6 +460,12 @@ class Channel:
         if self._confirms is not None and self.state is not State.CLOSING:
             for answer in self._confirms.fail():
                 self._reply(answer)
+            self._count_unconfirmed(0)
+
+    def _count_unconfirmed(self, now: int) -> None:
+        """So many publishes of this channel wait for an answer."""
+        self._session.counts.unconfirmed += now - self._unconfirmed
+        self._unconfirmed = now
 
     def _confirm_select(self, method: ConfirmSelect) -> None:
         if self._transaction is not None:
