@@ -96,6 +96,40 @@ def test_a_message_that_was_fetched_counts_too(world: World) -> None:
     assert isinstance(client.read(), ChannelClose)
 
 
+@pytest.mark.parametrize("how", ["ack", "nack", "ack all"])
+def test_a_message_that_is_settled_in_a_transaction_counts_until_the_commit(world: World, how: str) -> None:
+    client = world.open()
+    client.ask(1, QueueDeclare(queue="q"))
+    client.ask(1, methods.TxSelect())
+    client.ask(1, BasicConsume(queue="q", consumer_tag="c"))
+    world.open().publish(1, "q", b"1")
+    client.read_all()
+    match how:
+        case "ack":
+            client.send(1, BasicAck(delivery_tag=1))
+        case "nack":
+            client.send(1, methods.BasicNack(delivery_tag=1, requeue=False))
+        case _:
+            client.send(1, BasicAck(delivery_tag=0, multiple=True))
+
+    pass_time(world, 33 * MINUTE, 10_000)
+    [close] = client.read_all()
+    assert isinstance(close, ChannelClose)
+    assert world.ready("q") == 1
+
+
+def test_a_message_that_a_commit_settled_does_not_count(world: World) -> None:
+    client = consume(world)
+    client.ask(1, methods.TxSelect())
+    world.open().publish(1, "q", b"1")
+    client.read_all()
+    client.send(1, BasicAck(delivery_tag=1))
+    assert isinstance(client.ask(1, methods.TxCommit()), methods.TxCommitOk)
+
+    pass_time(world, 100 * MINUTE, MINUTE)
+    assert client.read_all() == []
+
+
 @pytest.mark.parametrize("how", ["argument", "policy"])
 def test_a_queue_may_have_a_time_of_its_own(world: World, how: str) -> None:
     if how == "policy":
