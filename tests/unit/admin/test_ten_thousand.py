@@ -20,25 +20,26 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.admin.resources import bindings, definitions, exchanges, overview, queues, vhosts
+from tidemark.admin.resources import bindings, definitions, exchanges, messages, overview, queues, vhosts
 from tidemark.admin.visit import Visit
 from tidemark.config import load
 from tidemark.errors import PreconditionFailed
 from tidemark.model.wiring import QueueSpec
 from tidemark.runtime.log import Log
 from tidemark.runtime.server import Server
+from tidemark.wire.amqp091.properties import Properties, encode_properties
 
 MANY = 10_000
 TURN_S = 0.03
 """Longest that a turn may take; a slice is 2 ms, and a compiled or debug build of Python may be some times slower."""
 
 
-def asked(server: Server, query: str = "", sent: bytes = b"") -> Visit:
+def asked(server: Server, query: str = "", sent: bytes = b"", **parts: str) -> Visit:
     scope = {
         "type": "http",
         "method": "POST" if sent else "GET",
         "path": "/",
-        "path_params": {},
+        "path_params": parts,
         "query_string": query.encode(),
         "headers": [],
     }
@@ -219,3 +220,27 @@ def test_what_others_change_during_a_long_import_is_kept_or_left_out(tmp_path: P
     assert found["made"]["queues"] == MANY - 1
     assert found["kept"]["queues"] == 1
     assert found["left_out"] == ["queues[10000]: no vhost 'short-lived'"]
+
+
+@pytest.mark.parametrize("ackmode", messages.ACKMODES)
+def test_no_get_of_ten_thousand_messages_holds_up_the_broker(tmp_path: Path, ackmode: str) -> None:
+    async def run() -> tuple[Any, list[float], tuple[int, int]]:
+        async with a_server(tmp_path) as server:
+            broker = server.node.broker
+            arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+            queue, _ = broker.create_queue(QueueSpec("/", "q", arguments=arguments))
+            dead, _ = broker.create_queue(QueueSpec("/", "dead"))
+            publishing = broker.open_session("/", "guest", None, "test").publishing(messages.Nowhere())
+            for number in range(MANY):
+                publishing.publish_one("", "q", encode_properties(Properties()), b"%d" % number)
+            without_garbage_collection()
+            sent = json.dumps({"count": MANY, "ackmode": ackmode}).encode()
+            visit = asked(server, sent=sent, vhost="%2F", queue="q")
+            answer, took = await turns(messages.get(visit))
+            return answer, took, (queue.ready, dead.ready)
+
+    answer, took, ready = asyncio.run(run())
+    assert [message["payload"] for message in answer] == [str(number) for number in range(MANY)]
+    assert max(took) < TURN_S
+    left = {"ack_requeue_false": (0, 0), "reject_requeue_false": (0, MANY)}
+    assert ready == left.get(ackmode, (MANY, 0))

@@ -20,7 +20,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from tidemark.admin.answers import Refused, body, field, shown
-from tidemark.admin.paging import SLICE_ITEMS, Pieces, encoded, with_commas
+from tidemark.admin.pace import Pace
+from tidemark.admin.paging import Pieces, encoded, with_commas
 from tidemark.admin.resources import journal
 from tidemark.admin.routing import COUNT, FLAG, OBJECT, TEXT, Entry, Schema, a_list, an_object, one_of
 from tidemark.admin.visit import Visit
@@ -30,12 +31,16 @@ from tidemark.broker.queue import Queue
 from tidemark.broker.session import Session
 from tidemark.errors import SyntaxFault, TidemarkError
 from tidemark.model.runs import REDELIVERED, Taken
+from tidemark.node import Node
 from tidemark.wire.amqp091.properties import Properties, decode_properties, encode_properties
 
 ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 COUNT_MAX = 10_000
 ANSWER_BYTES_MAX = 16 << 20
-"""When so much is in an answer, no more messages are taken for it."""
+"""When so much is in an answer, no more messages are taken for it; and a message of more than that is in none, unless it
+may be cut."""
+REJECTED_TOGETHER = 32
+"""Dead letters take long."""
 PUBLISH_BYTES_MAX = 16 << 20
 NUMBERS = ("delivery_mode", "priority", "timestamp")
 PROPERTIES = tuple(one.name for one in fields(Properties))
@@ -46,7 +51,7 @@ PROPERTIES = tuple(one.name for one in fields(Properties))
 
 async def get(visit: Visit) -> Response:
     given = await body(visit.request)
-    count = _count(given, "count", COUNT_MAX)
+    count = _count(given, "count", COUNT_MAX, more="; ask several times for more, or consume them")
     ackmode = field(given, "ackmode", str)
     encoding = field(given, "encoding", str, "auto")
     truncate = _count(given, "truncate", 1 << 40, default=1 << 40)
@@ -61,11 +66,11 @@ async def get(visit: Visit) -> Response:
             answer = Pieces([b"[", *with_commas(found), b"]"])
             if await visit.request.is_disconnected():
                 raise ClientDisconnect
-            visit.server.node.at(visit.server.clock.now_ms())
             if ackmode == "ack_requeue_false":
+                visit.server.node.at(visit.server.clock.now_ms())
                 held.accept(0, 0)
             elif ackmode == "reject_requeue_false":
-                settlement.reject(held.pop(0, 0), visit.broker.now_ms)
+                await _reject(visit, held)
         finally:
             if held.count:
                 settlement.requeue(held.pop(0, 0))
@@ -79,14 +84,11 @@ async def _taken(
     visit: Visit, session: Session, held: Unacked, count: int, encoding: str, truncate: int
 ) -> list[bytes]:
     """Messages as the answer has them; `held` has them, too."""
-    name, holder, node = visit.part("queue"), None, visit.server.node
+    name, holder, node, pace = visit.part("queue"), None, visit.server.node, Pace()
     found: list[bytes] = []
     size = 0
     while len(found) < count and size < ANSWER_BYTES_MAX:
-        visit.must_lead()
-        if visit.server.node is not node:
-            raise Refused(503, "not_leading", "another member led meanwhile; nothing was taken")
-        visit.server.node.at(visit.server.clock.now_ms())
+        _must_be_led_by(visit, node)
         queue, taken, remaining = session.get(name)
         if taken is None:
             if queue.overdue and not queue.locked:
@@ -99,14 +101,44 @@ async def _taken(
             # The next message is on its way to the disk.
             await journal.stored(visit, queue.waits_for)
             continue
+        index, _, _, whole_bytes, *_ = taken.entry(0)
+        if size + min(truncate, whole_bytes) > ANSWER_BYTES_MAX:
+            queue.requeue(taken.lane, index, False)
+            if found:
+                break
+            words = f"the next message has {whole_bytes} bytes, more than the {ANSWER_BYTES_MAX} of an answer"
+            raise Refused(400, "bad_request", f"{words}; set 'truncate' to less, or consume it")
         if holder is None or holder.queue is not queue:
             holder = Holder(queue)
         held.add(holder, taken)
         found.append(encoded(_message(visit, queue, taken, remaining, encoding, truncate)))
         size += len(found[-1])
-        if len(found) % SLICE_ITEMS == 0:
-            await asyncio.sleep(0)
+        if pace.is_over():
+            await pace.rest()
     return found
+
+
+async def _reject(visit: Visit, held: Unacked) -> None:
+    """Give up all that is held, in slices: each message may become a dead letter."""
+    node, pace, last_tag = visit.server.node, Pace(), held.last_tag
+    for first in range(1, last_tag + 1, REJECTED_TOGETHER):
+        _must_be_led_by(visit, node)
+        popped = held.pop(first, min(first + REJECTED_TOGETHER - 1, last_tag))
+        settlement.reject(popped, visit.broker.now_ms)
+        if pace.is_over():
+            await pace.rest()
+
+
+def _must_be_led_by(visit: Visit, node: Node) -> None:
+    """To be asked before each step, for the loop may have had a turn.
+
+    Raises:
+        Refused: another node leads by now, or nobody does.
+    """
+    visit.must_lead()
+    if visit.server.node is not node:
+        raise Refused(503, "not_leading", "another member led meanwhile; ask again")
+    node.at(visit.server.clock.now_ms())
 
 
 def _message(
@@ -152,12 +184,12 @@ def _payload(whole: bytes, encoding: str, truncate: int) -> tuple[str, str]:
     return base64.b64encode(cut).decode("ascii"), "base64"
 
 
-def _count(given: dict[str, Any], name: str, most: int, default: int | None = None) -> int:
+def _count(given: dict[str, Any], name: str, most: int, default: int | None = None, more: str = "") -> int:
     value = given.get(name, default)
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise Refused(400, "bad_request", f"the field '{name}' must be a number of 0 to {most}")
+        raise Refused(400, "bad_request", f"the field '{name}' must be a number of 0 to {most}{more}")
     return value
 
 
