@@ -8,6 +8,7 @@ says that it comes from another site is refused however it is logged in, unless 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import math
 from collections.abc import Iterator
@@ -32,6 +33,10 @@ from tidemark.runtime.server import Server
 
 LADDER = ("management", "policymaker", "monitoring", "administrator")
 """Tags that open the API. `management` sees its own virtual hosts, `monitoring` all, `administrator` changes users."""
+
+
+WAIT_S_MAX = 30
+"""Longest that an answer waits until what was asked for is safe."""
 
 
 def cookie_name(request: Request) -> str:
@@ -184,8 +189,29 @@ class Visit(Call):
             self.server.due()
 
     async def safe(self, seq: int) -> None:
-        """Wait until this change of the catalog is on the disk."""
-        await self.server.until_durable(seq)
+        """Wait until this change of the catalog is safe: on the disk, and with the other members of a cluster.
+
+        Raises:
+            StoreError: the disk failed before.
+            Refused: this took too long.
+        """
+        node = self.server.node
+        try:
+            await asyncio.wait_for(self.server.until_durable(seq), WAIT_S_MAX)
+        except TimeoutError:
+            raise not_stored(self, node.catalog.durable_seq >= seq) from None
+
+
+def not_stored(call: Call, on_own_disk: bool, what: str = "it was done") -> Refused:
+    """It takes too long until something is safe: whether it will be, nobody knows."""
+    if on_own_disk and call.server.member is not None:
+        why = f"other members have not stored it within {WAIT_S_MAX} s"
+        what_to_do = "see which with: tidemark ctl members"
+    else:
+        why = f"the disk has not stored it within {WAIT_S_MAX} s"
+        what_to_do = "check it with: tidemark doctor"
+    words = f"{what}, but {why}, so it may be lost if the broker ends; {what_to_do}, then look whether it is there"
+    return Refused(503, "not_stored", words)
 
 
 def reaches(tags: tuple[str, ...], needs: Needs) -> bool:

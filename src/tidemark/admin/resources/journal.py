@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+from tidemark.admin import visit as visits
 from tidemark.admin.answers import Refused
-from tidemark.admin.visit import Visit
+from tidemark.admin.visit import Visit, not_stored
 
 LOOK_S = 0.001
 """How often we look: nobody but an operator waits here."""
-WAIT_S_MAX = 30
 
 
-async def stored(visit: Visit, seq: int) -> None:
+async def stored(visit: Visit, seq: int, what: str = "it was done") -> None:
     """Wait until the journal is safe up to there.
 
     Raises:
@@ -22,12 +22,14 @@ async def stored(visit: Visit, seq: int) -> None:
     node, server = visit.server.node, visit.server
     if seq <= node.journal_durable():
         return
-    deadline = asyncio.get_running_loop().time() + WAIT_S_MAX
+    deadline = asyncio.get_running_loop().time() + visits.WAIT_S_MAX
     while node.journal_durable() < seq:
         if node.failed is not None:
             raise node.failed
-        if not node.serving or asyncio.get_running_loop().time() > deadline:
+        if not node.serving:
             raise Refused(503, "not_stored", "it is not known whether this was stored: ask again, or look")
+        if asyncio.get_running_loop().time() > deadline:
+            raise not_stored(visit, node.journal.durable_seq >= seq, what)
         node.journal.hurry = True
         server.due()
         await asyncio.sleep(LOOK_S)

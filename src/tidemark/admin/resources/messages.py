@@ -99,7 +99,7 @@ async def _taken(
             if not queue.waits_for or queue.locked:
                 break
             # The next message is on its way to the disk.
-            await journal.stored(visit, queue.waits_for)
+            await journal.stored(visit, queue.waits_for, "the next message is here")
             continue
         index, _, _, whole_bytes, *_ = taken.entry(0)
         if size + min(truncate, whole_bytes) > ANSWER_BYTES_MAX:
