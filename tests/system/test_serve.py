@@ -170,7 +170,9 @@ def test_a_certificate_that_is_none_is_one_sentence_and_exit_2(tmp_path: Path) -
 def test_a_port_in_use_is_one_sentence_with_the_next_step(own_broker: BrokerProcess, tmp_path: Path) -> None:
     taken = f"127.0.0.1:{own_broker.address.port}"
     result = tidemark("serve", "--data", str(tmp_path / "other"), "--amqp", taken, "--admin", "127.0.0.1:0")
-    refused(result, 2, f"{taken} is in use by another program; stop it or choose another with --amqp")
+    refused(result, 2, f"listen.amqp: {taken} is in use by process {own_broker.pid} (")
+    assert "serve" in result.stderr
+    assert result.stderr.rstrip().endswith("; stop it or choose another with --listen.amqp")
     assert not (tmp_path / "other").exists()
 
 

@@ -1,4 +1,4 @@
-"""What this machine and process have: memory, open files."""
+"""What this machine and process have: memory, open files, other processes."""
 
 from __future__ import annotations
 
@@ -43,3 +43,38 @@ def raise_open_files_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def listening_pid(port: int) -> int | None:
+    """The process that listens on a port of this machine, as far as we may know."""
+    wanted = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                    wanted.add(f"socket:[{fields[9]}]")
+        except (OSError, IndexError, ValueError):
+            continue
+    if not wanted:
+        return None
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal():
+            continue
+        try:
+            for file in (process / "fd").iterdir():
+                if str(file.readlink()) in wanted:
+                    return int(process.name)
+        except OSError:
+            continue
+    return None
+
+
+def command_of(pid: int) -> str:
+    """How this process was started, its first words; "unknown" if we may not know."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "unknown"
+    text = b" ".join(words[:4]).decode("utf-8", "replace").strip()
+    return "".join(char if char.isprintable() else "?" for char in text) or "unknown"

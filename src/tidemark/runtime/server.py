@@ -229,7 +229,7 @@ class Server:
                 raise
         except OSError as problem:
             if problem.errno == errno.EADDRINUSE:
-                words = f"{address} is in use by another program; stop it or choose another with --{name}"
+                words = f"{address} is in use by {_listener_on(address.port)}; stop it or choose another with --listen.{name}"
             else:
                 words = f"cannot listen on {address}: {(problem.strerror or str(problem)).lower()}"
             raise ConfigError(key=f"listen.{name}", problem=words) from None
@@ -487,6 +487,11 @@ class Server:
         """An exception that nobody caught: say so and go on."""
         facts = {"error": context["exception"]} if "exception" in context else {}
         self.log.error("unexpected", what=context.get("message", ""), **facts)
+
+
+def _listener_on(port: int) -> str:
+    pid = machine.listening_pid(port)
+    return "another program" if pid is None else f"process {pid} ({machine.command_of(pid)})"
 
 
 def connections_for(files: int) -> int:

@@ -8,10 +8,10 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from tidemark.cli.doctor.finding import Finding, fail, ok, warn
 from tidemark.config import Config, parse_address
+from tidemark.runtime import machine
 from tidemark.wire.amqp091.frames import PROTOCOL_HEADER
 from tidemark.wire.amqp091.methods import ConnectionStart, decode_method
 
@@ -42,7 +42,7 @@ def ports(config: Config, held: int | None) -> Iterator[Finding]:
                 "is it the broker that has the data directory open? stop the other",
             )
         else:
-            pid = listening_pid(address.port)
+            pid = machine.listening_pid(address.port)
             by = f"process {pid}" if pid else "another process, perhaps of another user"
             yield fail(
                 check,
@@ -127,31 +127,6 @@ def _http(host: str, port: int) -> str:
     if "Tidemark" in realm:
         return "Tidemark"
     return "RabbitMQ" if "RabbitMQ" in realm else "another web server"
-
-
-def listening_pid(port: int) -> int | None:
-    """The process that listens on a port of this machine, as far as we may know."""
-    wanted = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                    wanted.add(f"socket:[{fields[9]}]")
-        except (OSError, IndexError, ValueError):
-            continue
-    if not wanted:
-        return None
-    for process in Path("/proc").iterdir():
-        if not process.name.isdecimal():
-            continue
-        try:
-            for file in (process / "fd").iterdir():
-                if str(file.readlink()) in wanted:
-                    return int(process.name)
-        except OSError:
-            continue
-    return None
 
 
 def etcd(config: Config) -> Iterator[Finding]:

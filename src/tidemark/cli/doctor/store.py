@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tidemark.cli.doctor.finding import Finding, fail, ok, size, warn
 from tidemark.config import Config
+from tidemark.runtime import machine
 from tidemark.runtime.disk import LOCK
 
 SYNCS = 24
@@ -68,7 +69,7 @@ def directory(config: Config, held: int | None) -> Iterator[Finding]:
     else:
         yield from _rights(data)
         if held:
-            yield ok("data.holder", f"process {held} ({_command(held)}) has it open")
+            yield ok("data.holder", f"process {held} ({machine.command_of(held)}) has it open")
         elif held == 0:
             yield ok("data.holder", "another process has it open")
         else:
@@ -83,14 +84,6 @@ def nearest(path: Path) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
-
-
-def _command(pid: int) -> str:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return b" ".join(words[:4]).decode("utf-8", "replace").strip() or "unknown"
-    except OSError:
-        return "unknown"
 
 
 def _rights(data: Path) -> Iterator[Finding]:
