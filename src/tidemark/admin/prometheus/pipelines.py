@@ -5,15 +5,11 @@ A report was written by a client and is not believed: what is no number is left 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 from tidemark.admin.prometheus.text import Family, Labels, label
-from tidemark.admin.resources.pipelines import REPORT_BYTES_MAX, REPORTS_MAX, STEP_ROWS, STREAM, understood
-from tidemark.broker.streams.core import FLAGS, SEQUENCE, TIMESTAMP, VALUE, gather
-from tidemark.broker.streams.snapshots import Snapshot
-from tidemark.broker.streams.stream import Stream
+from tidemark.admin.resources.pipelines import told
 from tidemark.runtime.server import Server
 
 SINK = (
@@ -32,27 +28,11 @@ Report = tuple[Labels, dict[str, Any]]
 
 async def reports(server: Server, wanted: Any) -> list[Report]:
     """The newest report of each pipeline in these virtual hosts."""
-    found: list[Report] = []
-    for host in list(server.node.broker.vhosts.values()):
-        stream: Any = host.queues.get(STREAM)
-        if not isinstance(stream, Stream) or not wanted(host.name):
-            continue
-        with Snapshot(stream, stream.caught_up()) as snapshot:
-            after = 0
-            while len(found) < REPORTS_MAX:
-                taken = snapshot.take(STEP_ROWS, 1 << 20, after=after)
-                if taken is None:
-                    break
-                after = snapshot.position
-                for row in gather(stream, taken, VALUE | SEQUENCE | TIMESTAMP | FLAGS):
-                    if row.tombstone or len(row.value) > REPORT_BYTES_MAX:
-                        continue
-                    report = understood(row.value, row.ms, server.clock.now_ms(), False)
-                    if report is not None:
-                        of = {"vhost": label(host.name), "pipeline": label(report["name"])}
-                        found.append((of | {"host": label(report["host"])}, report))
-                await asyncio.sleep(0)
-    return found
+    vhosts = [host for host in server.node.broker.vhosts.values() if wanted(host.name)]
+    return [
+        ({"vhost": label(vhost), "pipeline": label(report["name"]), "host": label(report["host"])}, report)
+        async for vhost, report in told(server, vhosts, lambda _: False)
+    ]
 
 
 def families(found: list[Report], prefix: str) -> Iterator[Family]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from starlette.responses import Response
@@ -35,7 +35,9 @@ from tidemark.admin.visit import Visit
 from tidemark.broker.streams.core import FLAGS, KEY, SEQUENCE, TIMESTAMP, VALUE, gather
 from tidemark.broker.streams.snapshots import Snapshot
 from tidemark.broker.streams.stream import Stream
+from tidemark.broker.vhost import VirtualHost
 from tidemark.errors import NotFound
+from tidemark.runtime.server import Server
 
 STREAM = "tidemark.pipelines"
 LOST_MS = 20_000
@@ -62,12 +64,23 @@ async def one(visit: Visit) -> Response:
 
 
 async def reports(visit: Visit) -> AsyncIterator[dict[str, Any]]:
+    access, user = visit.broker.access, visit.user
+    async for vhost, report in told(
+        visit.server, visit.vhosts(), lambda vhost: access.allows(user, vhost, "read", STREAM)
+    ):
+        yield {"vhost": vhost, **report}
+
+
+async def told(
+    server: Server, vhosts: Iterable[VirtualHost], may_read: Callable[[str], bool]
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """The newest report of each pipeline, with its virtual host; rows of data only where they may be read."""
     left = REPORTS_MAX
-    for host in visit.vhosts():
-        stream = host.queues.get(STREAM)
+    for host in vhosts:
+        stream: Any = host.queues.get(STREAM)
         if not isinstance(stream, Stream):
             continue
-        may_read = visit.broker.access.allows(visit.user, host.name, "read", STREAM)
+        with_rows = may_read(host.name)
         with Snapshot(stream, stream.caught_up()) as snapshot:
             after = 0
             while left > 0 and (taken := snapshot.take(STEP_ROWS, 1 << 20, after=after)) is not None:
@@ -76,9 +89,9 @@ async def reports(visit: Visit) -> AsyncIterator[dict[str, Any]]:
                     left -= 1
                     if row.tombstone or len(row.value) > REPORT_BYTES_MAX:
                         continue
-                    report = understood(row.value, row.ms, visit.server.clock.now_ms(), may_read)
+                    report = understood(row.value, row.ms, server.clock.now_ms(), with_rows)
                     if report is not None:
-                        yield {"vhost": host.name, **report}
+                        yield host.name, report
                 await asyncio.sleep(0)
 
 
