@@ -24,8 +24,9 @@ from starlette.types import Receive, Scope, Send
 
 from tidemark.admin.answers import Refused, plain
 from tidemark.admin.pace import Pace
-from tidemark.admin.patterns import BadPattern, Search
+from tidemark.admin.patterns import Search
 from tidemark.admin.visit import Call
+from tidemark.broker.patterns import BadPattern
 
 PAGE_SIZE = 100
 PAGE_SIZE_MAX = 500

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
+from tidemark.broker.patterns import BadPattern, Pattern
 from tidemark.errors import AccessRefused, LoginRefused, PreconditionFailed
 from tidemark.model.wiring import PermissionSpec, TopicPermissionSpec, UserSpec
 
@@ -113,11 +114,15 @@ _NOBODY = f"scrypt$n=16384,r=8,p=1${_text(b'no such user')}${_text(bytes(32))}"
 
 
 @lru_cache(maxsize=4096)
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Raises PreconditionFailed when it is no regular expression."""
+def compile_pattern(pattern: str) -> Pattern:
+    """What it takes too long to find out about is not allowed.
+
+    Raises:
+        PreconditionFailed: it is no regular expression.
+    """
     try:
-        return re.compile(pattern or "^$")
-    except (re.error, RecursionError, OverflowError) as problem:
+        return Pattern(pattern or "^$")
+    except BadPattern as problem:
         raise PreconditionFailed(
             reason=f"regular expression '{pattern}' is invalid: {problem}; see 're' in Python's manual"
         ) from None
@@ -165,7 +170,7 @@ class Access:
 
     def allows(self, user: str, vhost: str, permission: Permission, name: str) -> bool:
         spec = self.permissions.get((user, vhost))
-        return spec is not None and compile_pattern(getattr(spec, permission)).search(name) is not None
+        return spec is not None and bool(compile_pattern(getattr(spec, permission)).search(name))
 
     def check(self, user: str, vhost: str, permission: Permission, kind: Kind, name: str) -> None:
         """Raises AccessRefused unless the user has this permission for the exchange or queue."""
@@ -183,7 +188,7 @@ class Access:
         if spec is None:
             return
         pattern = _expanded(getattr(spec, permission), user, vhost)
-        if compile_pattern(pattern).search(key) is None:
+        if not compile_pattern(pattern).search(key):
             raise AccessRefused(
                 reason=f"access to topic '{key}' in exchange '{exchange}' in vhost '{vhost}' "
                 f"refused for user '{user}'"

@@ -10,10 +10,8 @@ definition is refused. A key that cannot be of one kind of queue keeps the whole
 `applied` answers which ones apply to a name. Who holds the answer is `Governed`. Queues are asked nothing while
 messages pass: they keep the joined values and are told when these change (`Queue.govern`).
 
-A pattern is a regular expression of Python's `re`, searched for in the name. One whose search may take more than
-the square of the name's length is searched for by `regex`, which stops after `SEARCH_S`; a name on which that
-happens counts as not matching. When a pass over all names takes too long (`PASS_S`), that is much less for the rest of
-them. Names have 255 bytes at most, so nothing here can hold up the broker for long.
+A pattern is a regular expression, searched for in the name; a name on which that takes too long (`patterns`) counts as
+not matching.
 
 Invariant: what applies depends on the policies and on the object alone, not on the order in which they came.
 """
@@ -24,31 +22,18 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from time import thread_time
 from typing import Any, TypeVar
 
-import regex
-
 from tidemark.broker.arguments import REPLICATE, Overflow, QueuePolicy, interval_ms
+from tidemark.broker.patterns import BadPattern, Pattern, SearchIn
 from tidemark.errors import PreconditionFailed
 from tidemark.model.wiring import Arguments, OperatorPolicySpec, PolicySpec
 
 NUMBER_MAX = 1 << 53
 NAME_BYTES_MAX = 255
 PATTERN_BYTES_MAX = 1024
-COUNTED_MAX = 10_000
-"""How often a pattern may repeat a part, repeats within repeats multiplied: preparing it takes as much memory."""
-SEARCH_S = 0.02
-"""Longest that a search for a pattern in one name may take."""
-PASS_S = 0.1
-NAME_S = 50e-6
-"""How long all searches of one pass over all names may take: so long, and so much more for each name."""
-HURRIED_S = 0.0002
-"""Longest that a search may take in a pass that took longer: enough for any name that is not made to be hard."""
 PROBED_MAX = 1000
 """How many names a new pattern is tried on before it is taken."""
-KNOWN_MAX = 10_000
-"""How many names a pattern that may take long remembers."""
 JOINED_MAX = 4096
 """How many different declarations are remembered with what they come to under one policy."""
 
@@ -280,7 +265,10 @@ def _check_pattern(pattern: Any, names: Iterable[str]) -> None:
     size = len(pattern.encode("utf-8", "surrogateescape"))
     if size > PATTERN_BYTES_MAX:
         raise invalid(f"pattern should have at most {PATTERN_BYTES_MAX} bytes, this one has {size}")
-    search = Pattern(pattern)
+    try:
+        search = Pattern(pattern)
+    except BadPattern as problem:
+        raise invalid(f"pattern should be regular expression but is invalid: {problem}") from None
     first = next(iter(_LETTERS.findall(pattern)), "a")
     probes = [first * 254 + "!", "a" * 254 + "!", "a." * 127]
     for name, _ in zip(names, range(PROBED_MAX), strict=False):
@@ -295,7 +283,6 @@ def _check_pattern(pattern: Any, names: Iterable[str]) -> None:
 
 
 _LETTERS = re.compile(r"[A-Za-z0-9]")
-_COUNTED = re.compile(r"\{([0-9]{0,9}),?([0-9]{0,9})\}")
 
 
 def invalid(problem: str) -> PreconditionFailed:
@@ -318,96 +305,6 @@ def shown(value: Any) -> str:
             return f"#{{{','.join(f'{shown(name)} => {shown(one)}' for name, one in value.items())}}}"
         case _:
             return str(value)
-
-
-# Patterns ---------------------------------------------------------------------------------------------------
-
-
-_QUANTIFIERS = re.compile(r"[*+?{]")
-_REPEATED_GROUP = re.compile(r"\)[*+?{]")
-_REFERENCE = re.compile(r"\\[1-9]|\(\?P=|\(\?\(")
-_NO_COUNT = re.compile(r"\\.|\{(?![0-9]*,?[0-9]*\})", re.DOTALL)
-"""A brace that begins no count, or anything behind a backslash."""
-
-
-def is_quick(pattern: str) -> bool:
-    """Whether searching takes no more than about the square of the name's length: at most one thing is repeated, and
-    that is no group."""
-    plain = pattern.replace("(?", "(")
-    return (
-        len(_QUANTIFIERS.findall(plain)) <= 1
-        and not _REPEATED_GROUP.search(plain)
-        and not _REFERENCE.search(pattern)
-    )
-
-
-def _literal(found: re.Match[str]) -> str:
-    """To `re` such a brace is a brace; to `regex` it would ask for names that are nearly alike."""
-    return r"\{" if found[0] == "{" else found[0]
-
-
-_Search = Callable[[str], object]
-
-
-class Pattern:
-    """A regular expression that cannot take long."""
-
-    def __init__(self, pattern: str) -> None:
-        """Raises PreconditionFailed when it is none, or one that takes too much memory."""
-        counted = math.prod(max((1, *map(int, filter(None, bounds)))) for bounds in _COUNTED.findall(pattern))
-        if counted > COUNTED_MAX:
-            raise invalid(
-                f"pattern should repeat a part at most {COUNTED_MAX} times, this one does {counted} times"
-            )
-        try:
-            plain = re.compile(pattern)
-            self._bounded = regex.compile(_NO_COUNT.sub(_literal, pattern))
-        except (re.error, regex.error, RecursionError, OverflowError, ValueError) as problem:
-            raise invalid(f"pattern should be regular expression but is invalid: {problem}") from None
-        self.slow = 0
-        """How many searches were given up in this pass."""
-        self._known: dict[str, bool] = {}
-        """What was found out about names: a later pass over them must not come to something else."""
-        self._searched = 0
-        self._spent_s = 0.0
-        self.search: _Search = plain.search if is_quick(pattern) else self._search_a_while
-        """True of a name that has it."""
-
-    def _search_a_while(self, name: str) -> bool:
-        known = self._known.get(name)
-        if known is not None:
-            return known
-        hurried = self._spent_s > PASS_S + NAME_S * self._searched
-        self._searched += 1
-        found = self._search_within(HURRIED_S if hurried else SEARCH_S, name)
-        if found is None:
-            self.slow += 1
-            found = False
-        if len(self._known) >= KNOWN_MAX:
-            self._known.clear()
-        self._known[name] = found
-        return found
-
-    def _search_within(self, limit_s: float, name: str) -> bool | None:
-        """Whether the name has it; None: that takes longer."""
-        for _ in range(2):
-            began_s = thread_time()
-            try:
-                return self._bounded.search(name, timeout=limit_s) is not None
-            except TimeoutError:
-                if thread_time() - began_s > limit_s / 2:
-                    break
-                # The clock of `regex` is that of all threads: it was others that took so long.
-            finally:
-                self._spent_s += thread_time() - began_s
-        return None
-
-    def rest(self) -> bool:
-        """A pass has ended. True: some searches were given up in it."""
-        was_slow = self.slow > 0
-        self.slow = self._searched = 0
-        self._spent_s = 0.0
-        return was_slow
 
 
 # Which ones apply -------------------------------------------------------------------------------------------
@@ -490,7 +387,7 @@ class Rule:
         self.order = -spec.priority, spec.name
         try:
             self.pattern: Pattern | None = Pattern(spec.pattern)
-        except PreconditionFailed:
+        except BadPattern:
             self.pattern = None  # of an older catalog
             self.kinds = frozenset()
 
@@ -503,7 +400,7 @@ class _Table:
 
     def __init__(self) -> None:
         self.rules: dict[str, Rule] = {}
-        self._by_kind: dict[str, list[tuple[_Search, Rule]]] = {}
+        self._by_kind: dict[str, list[tuple[SearchIn, Rule]]] = {}
 
     def put(self, rule: Rule) -> Rule | None:
         """Returns the one whose place it takes."""

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidemark.admin.patterns import BadPattern, Search
+from tidemark.admin.patterns import Search
+from tidemark.broker.patterns import BadPattern
 
 PIECES = st.sampled_from(
     ["a", "b", "Q", "-", ".", "\\.", "\\d", "\\w", "\\S", "[a-c]", "[^ab]", "(a|bc)", "(?:ab)", "^", "$", "é"]

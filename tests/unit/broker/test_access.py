@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 
 import pytest
 
@@ -192,3 +193,20 @@ def test_a_user_or_vhost_that_is_removed_takes_its_permissions_along() -> None:
     assert not access.topic_permissions
     access.remove_vhost("/")
     assert not access.permissions
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "a*a*a*a*a*a*b"])
+def test_a_permission_that_would_take_years_to_search_for_allows_nothing_and_holds_up_nobody(
+    pattern: str,
+) -> None:
+    access = Access(())
+    access.permissions["u", "/"] = PermissionSpec("u", "/", pattern, pattern, pattern)
+    access.topic_permissions["u", "/", "x"] = TopicPermissionSpec("u", "/", "x", pattern, pattern)
+    name = "a" * 250 + "!"
+
+    began = time.thread_time()
+    for number in range(100):
+        assert not access.allows("u", "/", "read", f"{name}{number}")
+        with pytest.raises(AccessRefused):
+            access.check_topic("u", "/", "write", "x", f"{name}{number}")
+    assert time.thread_time() - began < 1

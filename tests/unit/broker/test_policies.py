@@ -15,7 +15,8 @@ from tidemark.broker.allowance import MESSAGES
 from tidemark.broker.arguments import Overflow
 from tidemark.broker.broker import Broker
 from tidemark.broker.definitions import export, import_definitions
-from tidemark.broker.policies import JOINED_MAX, KEYS, Pattern, is_quick
+from tidemark.broker.patterns import Pattern, is_quick
+from tidemark.broker.policies import JOINED_MAX, KEYS
 from tidemark.broker.streams.stream import Stream
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.model.records import Reason, RecordType
