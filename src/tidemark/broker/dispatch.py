@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 TAKE_BYTES_MAX = 256 * 1024
 """About how much a consumer is given at once; between two such gifts it is asked for room again."""
 CHUNK_MAX = 64
-ASK_MAX = 1024
+STEPS_MAX = 16
+"""After so many gifts the turn's allowance is looked at again."""
 EXACT_SHARE = 16
 """With fewer messages than this a consumer, they are dealt out one by one."""
 
@@ -153,16 +154,25 @@ def _serve_one(queue: Queue, consumer: Consumer, expired_ms: int) -> bool:
 def _serve_ring(queue: Queue, ring: deque[Consumer], expired_ms: int) -> bool:
     allowance = queue.broker.allowance
     members = len(ring)
-    passed_over = in_round = chunk = 0
-    # Gifts may be of one message each, so the allowance is asked for many at a time.
-    left, ready_before, bytes_before = 0, queue.ready, queue.ready_bytes
+    passed_over = steps = in_round = chunk = 0
+    ready, ready_bytes, left, left_bytes = queue.ready, queue.ready_bytes, 0, 0
     while queue.ready and passed_over < members:
-        if in_round == 0:
-            # The same for everybody in this round of the ring, so that shares are even.
-            ready = queue.ready
-            chunk = 1 if ready < EXACT_SHARE * members else min(CHUNK_MAX, ready // (2 * members))
-            in_round = members
-        in_round -= 1
+        if steps == 0:
+            # Asked now and then, and only when what was left the last time is used up.
+            if ready - queue.ready >= left or ready_bytes - queue.ready_bytes >= left_bytes:
+                allowance.spend(ready - queue.ready, ready_bytes - queue.ready_bytes)
+                ready, ready_bytes = queue.ready, queue.ready_bytes
+                left, left_bytes = allowance.left(), allowance.left_bytes()
+                if left <= 0:
+                    return False
+            if in_round == 0:
+                # The same for everybody in this round of the ring, so that shares are even.
+                now = queue.ready
+                chunk = 1 if now < EXACT_SHARE * members else min(CHUNK_MAX, now // (2 * members))
+                in_round = members
+            steps = min(in_round, STEPS_MAX)
+            in_round -= steps
+        steps -= 1
         consumer = ring[0]
         ring.rotate(-1)
         room = consumer.room()
@@ -170,20 +180,11 @@ def _serve_ring(queue: Queue, ring: deque[Consumer], expired_ms: int) -> bool:
             passed_over += 1
             continue
         passed_over = 0
-        if left <= 0:
-            allowance.spend(ready_before - queue.ready, bytes_before - queue.ready_bytes)
-            ready_before, bytes_before = queue.ready, queue.ready_bytes
-            fitting = 1 + allowance.left_bytes() // (1 + bytes_before // ready_before)
-            left = min(fitting, ASK_MAX, allowance.left())
-            if left <= 0:
-                ring.rotate(1)  # it is still the next
-                return False
         taken = queue.take_living(min(room, chunk), TAKE_BYTES_MAX, expired_ms)
         if taken is None:
             break
-        left -= len(taken)
         consumer.give(taken)
-    allowance.spend(ready_before - queue.ready, bytes_before - queue.ready_bytes)
+    allowance.spend(ready - queue.ready, ready_bytes - queue.ready_bytes)
     return not queue.overdue
 
 

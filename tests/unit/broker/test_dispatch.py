@@ -9,7 +9,7 @@ from unit.broker.channel import TestChannel, a_channel
 from tidemark.broker import allowance
 from tidemark.broker.allowance import EXTRA, LETTER, MESSAGES
 from tidemark.broker.core import NEVER
-from tidemark.broker.dispatch import CHUNK_MAX, TAKE_BYTES_MAX
+from tidemark.broker.dispatch import CHUNK_MAX, STEPS_MAX, TAKE_BYTES_MAX
 from tidemark.errors import DiskFull
 from tidemark.model.records import Reason, RecordType
 from tidemark.model.wiring import PolicySpec
@@ -248,6 +248,22 @@ def test_a_turn_gives_no_more_bytes_than_it_may(
     channel.turn()
     assert sum(map(len, channel.bodies)) < 1_000_000 + 2 * TAKE_BYTES_MAX
     turns_until_idle(channel)
+    assert len(channel.deliveries) == 1000
+
+
+def test_a_turn_gives_a_ring_of_consumers_not_many_more_bytes_than_it_may(
+    channel: TestChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowance, "BYTES", 1_000_000)
+    channel.session.declare_queue("q")
+    channel.publish("q", *[b"x" * 20_000] * 1000)
+    channel.turn()
+    for number in range(20):
+        channel.consume("q", str(number))
+
+    channel.turn()
+    assert sum(map(len, channel.bodies)) < 1_000_000 + STEPS_MAX * 2 * TAKE_BYTES_MAX
+    assert turns_until_idle(channel) > 1
     assert len(channel.deliveries) == 1000
 
 
