@@ -283,6 +283,45 @@ def test_the_difference_of_two_moments_has_every_changed_key_once(api: Api, db: 
         assert api("GET", f"/streams/%2F/{name}/diff?{query}").status_code == 400, query
 
 
+def test_a_difference_from_a_moment_that_is_gone_lacks_what_was_before_and_says_so(
+    api: Api, db: Client, name: str
+) -> None:
+    stream = db.stream(name, create=True)
+    start = stream.put(b"k", b"0").sequence
+    stream.put(b"k", b"1")
+    end = stream.put(b"k", b"2").sequence
+
+    found = api.get(f"/streams/%2F/{name}/diff?from={start}")
+
+    assert (found["exact"], found["to"]) == (False, end)
+    assert start < found["oldest_snapshot"] <= found["boundary"]
+    assert [(item["change"], item["value"], item["before"]) for item in found["items"]] == [
+        ("put", "2", None)
+    ]
+    refused = api("GET", f"/streams/%2F/{name}/diff?from=0&to={start}")
+    assert refused.status_code == 400
+    assert f"the oldest exact snapshot is at {found['oldest_snapshot']}" in refused.json()["reason"]
+
+
+def test_a_difference_over_deletes_that_were_forgotten_is_refused_with_where_to_begin(
+    api: Api, db: Client, name: str
+) -> None:
+    arguments = {"x-stream-key": "routing-key", "x-stream-tombstone-lease": 1}
+    assert api("PUT", f"/streams/%2F/{name}", {"arguments": arguments}).status_code == 201
+    stream = db.stream(name)
+    start = stream.put(b"k", b"0").sequence
+    stream.delete(b"k")
+    stream.put(b"other", b"0")
+    purged = eventually(lambda: api.get(f"/streams/%2F/{name}")["purged"], 20)
+
+    refused = api("GET", f"/streams/%2F/{name}/diff?from={start}")
+
+    assert refused.status_code == 400
+    assert f"compare from there or from later, not from {start}" in refused.json()["reason"]
+    assert f"up to sequence {purged}" in refused.json()["reason"]
+    assert api("GET", f"/streams/%2F/{name}/diff?from={purged}").status_code == 200
+
+
 # Marks -------------------------------------------------------------------------------------------------
 
 

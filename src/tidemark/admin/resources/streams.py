@@ -42,7 +42,7 @@ from tidemark.broker.streams.pins import Pin
 from tidemark.broker.streams.session import At, StreamSession
 from tidemark.broker.streams.snapshots import Snapshot
 from tidemark.broker.streams.stream import Stream
-from tidemark.errors import NotAStream, NotFound
+from tidemark.errors import NotAStream, NotFound, StreamReset
 from tidemark.model.rows import Row
 
 COUNT_S = 0.3
@@ -191,7 +191,15 @@ async def difference(visit: Visit) -> Response:
     with visit.session() as session:
         reader = StreamSession(session)
         start = await _moment(reader, name, visit, "from")
-        with reader.diff(name, start, _at(visit, "to")) as snapshot:
+        try:
+            opened = reader.diff(name, start, _at(visit, "to"))
+        except StreamReset as gone:
+            words = (
+                f"what was deleted from '{name}' up to sequence {gone.purged} is no longer known: "
+                f"compare from there or from later, not from {start}"
+            )
+            raise Refused(400, "bad_request", words) from gone
+        with opened as snapshot:
             if start > snapshot.seq:
                 raise Refused(400, "bad_request", f"'from' is {start}, behind 'to', which is {snapshot.seq}")
             exact = _has_index(stream) and stream.can_show(start)
@@ -209,7 +217,14 @@ async def difference(visit: Visit) -> Response:
                 before = None if was is None else browsing.item(was, form)
                 return {**browsing.item(row, form), "change": change, "before": before}
 
-            facts = {"history": snapshot.history.hex(), "from": start, "to": snapshot.seq, "exact": exact}
+            facts = {
+                "history": snapshot.history.hex(),
+                "from": start,
+                "to": snapshot.seq,
+                "exact": exact,
+                "boundary": stream.boundary,
+                "oldest_snapshot": stream.oldest_snapshot,
+            }
             with Snapshot(stream, start if exact else snapshot.seq):
                 return await _with_items({**facts, "next": following}, rows, compared)
 
@@ -468,7 +483,11 @@ CHANGE = an_object(
     change=one_of("added", "changed", "deleted", "put"),
 )
 DIFFERENCE = an_object(
-    {"from": COUNT, "history": TEXT}, to=COUNT, exact=FLAG, items=a_list(CHANGE), next=maybe(COUNT)
+    {"from": COUNT, "history": TEXT, "boundary": COUNT, "oldest_snapshot": COUNT},
+    to=COUNT,
+    exact=FLAG,
+    items=a_list(CHANGE),
+    next=maybe(COUNT),
 )
 SNAPSHOT = an_object(
     {"used_ms": maybe(COUNT)},
