@@ -54,6 +54,7 @@ from tidemark.admin.resources import (
     vhosts,
 )
 from tidemark.admin.routing import OBJECT, Entry, entries_of
+from tidemark.admin.standing import standing
 from tidemark.admin.takeovers import Takeovers
 from tidemark.admin.visit import GUARD, Call, authenticated
 from tidemark.errors import TidemarkError
@@ -168,6 +169,8 @@ class _Endpoint:
         request = Request(scope, receive, send)
         entry = self.entries["GET" if request.method == "HEAD" else request.method]
         answer = await self._answered(request, entry)
+        if getattr(request.state, "visitor", ""):
+            answer.headers.update(standing(self._server).headers())
         if entry.changes:
             self._audit(request, answer)
         await answer(scope, receive, send)

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from tidemark.admin.answers import Refused
 from tidemark.admin.logins import Tokens, same_rights
 from tidemark.admin.routing import CHANGING, Needs
+from tidemark.admin.standing import standing
 from tidemark.broker.broker import Broker
 from tidemark.broker.session import Session
 from tidemark.broker.vhost import VirtualHost
@@ -88,15 +89,9 @@ class Call:
         Raises:
             Refused: another member leads, or nobody does.
         """
-        member = self.server.member
-        if member is None or member.serving:
-            return
-        where = (
-            f"ask {member.leader}"
-            if member.leader not in (None, member.name)
-            else "no member leads now; try again"
-        )
-        raise Refused(503, "not_leading", f"{member.name} is {member.mode.state}: {where}")
+        found = standing(self.server)
+        if not found.leads:
+            raise Refused(503, "not_leading", found.refusal())
 
     # What was asked ------------------------------------------------------------------------
 
@@ -351,5 +346,7 @@ async def authenticated(server: Server, request: Request, needs: Needs = "manage
     check_origin(request, found.by)
     visit = Visit(server, request, spec.name)
     visit.must_reach("management")
+    # From here on it is no stranger who is answered, even with a refusal.
+    state.visitor = spec.name
     visit.must_reach(needs)
     return visit

@@ -67,6 +67,19 @@ def test_members_takeovers_and_the_takeover_table_follow_a_failover_live(cluster
     token = follower.token()
     refused = follower("PUT", "/queues/%2F/elsewhere", {}, headers={"Authorization": f"Bearer {token}"})
     assert (refused.status_code, refused.json()["error"]) == (503, "not_leading")
+    admin = cluster.trial.members[leader].admin
+    assert refused.json()["reason"] == f"this is {tail}, which is ready: {leader} leads; ask it at {admin}"
+    # Nobody needs to be refused to learn it.
+    standing = follower.get("/tidemark/standing")
+    assert (standing["leads"], standing["leader"], standing["leader_admin"]) == (False, leader, admin)
+    headers = follower("GET", "/whoami").headers
+    assert [headers[f"x-tidemark-{word}"] for word in ("member", "state", "leader", "leader-admin")] == [
+        tail,
+        "ready",
+        leader,
+        admin,
+    ]
+    assert apis[leader].get("/tidemark/standing")["leads"]
     epoch = before[leader]["epoch"]
     histories = len(follower.get("/histories"))
 

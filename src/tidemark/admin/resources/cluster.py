@@ -1,6 +1,6 @@
 """/api/tidemark/cluster: what this member is and what it knows of the others; …/promote and the like: what it shall do.
 
-/api/members has the same as a list, for whoever draws it, /api/takeovers who led when, and /api/histories the takeover table.
+/api/tidemark/standing says to every visitor who leads, /api/members has the members as a list, for whoever draws it, /api/takeovers who led when, and /api/histories the takeover table.
 
 A member that has nothing yet has no users either, so nobody could log in to see why it waits. To anyone it tells its
 state, its reason and whether it may be promoted, and nothing else. It may be promoted then, which founds a cluster, from this machine only and by whoever
@@ -10,20 +10,19 @@ knows the user and the password that a new data directory gets.
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tidemark.admin.answers import Refused, body, field, listed, refusal, shown
 from tidemark.admin.routing import COUNT, FLAG, TEXT, Entry, a_list, an_object, maybe
+from tidemark.admin.standing import as_member, standing
 from tidemark.admin.takeovers import Takeovers
 from tidemark.admin.visit import Call, Visit, authenticated, credentials
 from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.server import Server
-
-if TYPE_CHECKING:
-    from tidemark.runtime.member_server import MemberServer
 
 PATH = "/tidemark/cluster"
 OPEN_FACTS = ("name", "state", "why", "provider", "score")
@@ -53,12 +52,9 @@ def found(server: Server) -> dict[str, object]:
     return {**member.member.status(), **member.standing(), **connections}
 
 
-def as_member(server: Server) -> MemberServer:
-    # It is imported only where it is used.
-    from tidemark.runtime.member_server import MemberServer
-
-    assert isinstance(server, MemberServer)
-    return server
+async def stands(visit: Visit) -> Response:
+    """Whether this member leads, and who does: for every visitor, because every one may want to change something."""
+    return shown(asdict(standing(visit.server)))
 
 
 async def members(visit: Visit) -> Response:
@@ -215,6 +211,7 @@ STATUS = an_object(
     name=TEXT,
     state=TEXT,
 )
+STANDING = an_object(name=TEXT, state=TEXT, leads=FLAG, leader=maybe(TEXT), leader_admin=TEXT)
 DONE = an_object(done=FLAG, text=TEXT)
 
 routes = [
@@ -222,6 +219,7 @@ routes = [
           needs="monitoring", asks_itself=True),
     Entry("POST", PATH + "/{command}", commanded, "Have this member do something: promote, demote, drop, shutdown",
           "cluster", body=an_object({"member": TEXT}), answer=DONE, needs="administrator", anywhere=True, asks_itself=True),
+    Entry("GET", "/tidemark/standing", stands, "Whether this member leads, and who does", "cluster", answer=STANDING),
     Entry("GET", "/members", members, "The members of the cluster", "cluster", answer=a_list(MEMBER), needs="monitoring"),
     Entry("GET", "/takeovers", takeovers, "Who led when", "cluster", answer=a_list(TAKEOVER), needs="monitoring"),
     Entry("GET", "/histories", histories, "The takeover table", "cluster", answer=a_list(ROW), needs="monitoring"),
