@@ -11,6 +11,23 @@ let whenLoggedOut = () => {};
 export const onLoggedOut = (act) => { whenLoggedOut = act; };
 export const loggedOut = () => whenLoggedOut();
 
+let standing = null;
+let whenStanding = () => {};
+/** Hear now and with every answer which member gave it and who leads: `act({name, state, leads, leader, leader_admin})`. */
+export function onStanding(act) {
+  whenStanding = act;
+  if (standing) act(standing);
+}
+
+function hearStanding(headers) {
+  const name = headers.get("X-Tidemark-Member");
+  if (name === null) return;
+  const state = headers.get("X-Tidemark-State");
+  const leader = headers.get("X-Tidemark-Leader");
+  standing = { name: decodeURIComponent(name), state, leads: leader === name, leader: leader === null ? null : decodeURIComponent(leader), leader_admin: headers.get("X-Tidemark-Leader-Admin") ?? "" };
+  whenStanding(standing);
+}
+
 const WORDS = {
   0: "The broker does not answer. Is it running, and can this computer reach it?",
   401: "You are not logged in, or your user may not do this.",
@@ -43,6 +60,7 @@ async function call(method, path, body, headers = {}) {
   } catch {
     throw new ApiError(0, WORDS[0]);
   }
+  hearStanding(answer.headers);
   const text = await answer.text();
   let found = null;
   if (text) {

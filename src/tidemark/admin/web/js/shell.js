@@ -1,6 +1,6 @@
 // The frame around every page: navigation, virtual host, state of the connection, theme, shortcuts, and the router.
 
-import { get, loggedOut } from "./api.js";
+import { get, loggedOut, onStanding } from "./api.js";
 import { fill, h, icon, setText } from "./dom.js";
 import { Live } from "./live.js";
 import { logo } from "./logo.js";
@@ -59,12 +59,15 @@ export class Shell {
   start() {
     addEventListener("hashchange", this.navigate);
     this.shortcuts.start();
+    onStanding((standing) => this.showStanding(standing));
     this.loadHosts();
+    this.loadMembers();
     this.navigate();
   }
 
   stop() {
     removeEventListener("hashchange", this.navigate);
+    onStanding(() => {});
     this.shortcuts.stop();
     this.page?.close();
     this.live.close();
@@ -90,6 +93,9 @@ export class Shell {
     this.page?.close();
     this.page = new Page(this, { params, query });
     this.drawNav(place?.nav ?? "");
+    // The link to the leader leads to the page that is open.
+    this.follower.dataset.sign = "anew";
+    if (this.standing) this.showStanding(this.standing);
     scrollTo(0, 0);
     if (!place) {
       document.title = "Not found · Tidemark";
@@ -114,7 +120,7 @@ export class Shell {
       wanted.set(path, before ? (body, status) => { before(body, status); act(body, status); } : act);
     };
     for (const one of watches) add(one.path, one.heard);
-    if (this.seesAll) add("/tidemark/cluster", (body, status) => status === 200 && this.showStanding(body));
+    add("/tidemark/standing", (body, status) => status === 200 && this.showStanding(body));
     add("/health/checks/alarms", (body, status) => this.showAlarm(body, status));
     this.live.watch(wanted);
   }
@@ -143,7 +149,7 @@ export class Shell {
     const names = (Array.isArray(hosts) ? hosts : hosts.items ?? []).map((host) => host.name).sort();
     this.vhosts = names;
     if (this.vhost && !names.includes(this.vhost)) this.vhost = "";
-    fill(this.hosts, h("option", { value: "", selected: !this.vhost }, "All virtual hosts"), names.map((name) => h("option", { value: name, selected: name === this.vhost }, name)));
+    fill(this.hosts, h("option", { value: "", selected: !this.vhost }, "All vhosts"), names.map((name) => h("option", { value: name, selected: name === this.vhost }, name)));
     this.hosts.hidden = names.length < 2;
   }
 
@@ -172,30 +178,31 @@ export class Shell {
     return [" Other members: ", others.map((one, index) => [index ? ", " : "", link(onMember(one.admin), one.name)]), "."];
   }
 
-  showStanding(body) {
-    this.standing = body;
-    setText(this.node, body.name ?? "");
-    const leads = body.state === "alone" || body.serving || body.leader === body.name;
-    if (leads) {
-      fill(this.follower);
-      return;
-    }
-    const sign = `${body.state} ${body.leader} ${this.members.length}`;
-    if (this.follower.dataset.sign === sign && this.follower.firstChild) return;
+  /** Who answers, and who leads if it is another: on every page, because nothing can be changed here then. */
+  showStanding(standing) {
+    this.standing = standing;
+    setText(this.node, standing.name);
+    const sign = standing.leads ? "" : JSON.stringify(standing);
+    if ((this.follower.dataset.sign ?? "") === sign) return;
     this.follower.dataset.sign = sign;
-    const leader = this.members.find((one) => one.name === body.leader);
-    fill(this.follower, notice("info", h("b", null, `${body.name} follows`), body.leader
-      ? [`: ${body.leader} leads, and changes are made there. `, leader?.admin ? link(onMember(leader.admin), `Open ${body.leader}`) : null]
+    const { name, leader, leader_admin: admin } = standing;
+    fill(this.follower, standing.leads ? null : notice("info", h("b", null, `${name} follows`), leader
+      ? [`: ${leader} leads, and changes are made there. `, admin ? link(onMember(admin), `Open ${leader}`) : null]
       : ": no member leads now. Nothing can be changed until one does."));
   }
 
-  /** Where the members are, as the page of the cluster hears it. */
+  async loadMembers() {
+    if (!this.seesAll) return;
+    try {
+      this.knowMembers(await get("/members"));
+    } catch {
+      // They are for links to others only.
+    }
+  }
+
+  /** Where the members are, so that there are links when this one is away. */
   knowMembers(members) {
     this.members = members;
-    if (this.standing) {
-      this.follower.dataset.sign = "";
-      this.showStanding(this.standing);
-    }
   }
 
   showAlarm(body, status) {
