@@ -71,6 +71,7 @@ const ICONS = {
   right: "M10 6l6 6-6 6",
   pin: "M9 3h6l-1 7 3 3H7l3-3zM12 13v8",
   clock: "M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18ZM12 7v5l3.500 2",
+  compare: "M9 4H4v16h5M15 4h5v16h-5M12 2v20",
   warning: "M12 4 2.500 20h19zM12 10v4M12 17v.5",
 };
 

@@ -1,11 +1,13 @@
-// Looking into a stream: pages of messages by key and sequence, at any moment that is still kept, and the past of one key.
+// Looking into a stream: pages of messages by key and sequence, at any moment that is still kept, or what changed since another one.
 
-import { get, withQuery } from "../api.js";
+import { withQuery } from "../api.js";
 import { append, fill, h, icon, setText } from "../dom.js";
 import { bytes, count, moment, shownName } from "../format.js";
 import { table } from "../table.js";
-import { badge, button, card, dialog, empty, factList, link, notice, skeleton, state } from "../ui.js";
-import { glimpse, viewer } from "../viewer.js";
+import { badge, button, card, empty } from "../ui.js";
+import { glimpse } from "../viewer.js";
+import { comparison } from "./compare.js";
+import { openKey, openMessage } from "./item.js";
 import { openPin } from "./stream.js";
 
 const LIMIT = 50;
@@ -14,12 +16,17 @@ const SLIDE_MS = 120;
 const END = Number.MAX_SAFE_INTEGER;
 
 export function openMessages(page, path, body) {
-  const asked = { at: page.query.at ?? "", at_ms: page.query.at_ms ?? "", key: page.query.key ?? "", how: page.query.how ?? "key", newest: page.query.order !== "oldest", from: page.query.from ?? "" };
+  const { at = "", at_ms = "", since = "", since_ms = "", until = "", key: named = "", how: meant = "key", from: begun = "" } = page.query;
+  const asked = { at, at_ms, since, since_ms, until, key: named, how: meant, newest: page.query.order !== "oldest", from: begun };
   /** Where the pages before this one began, for the way back. */
   const trail = [];
-  let bounds = { oldest: 0, end: 0 };
+  let bounds = { oldest: 0, end: 0, purged: 0, keyed: true };
+  let pins = [];
+  /** What was shown last, and where its next page begins. */
+  let last = null;
   let next = null;
   let live = true;
+  const comparing = () => asked.since !== "" || asked.since_ms !== "";
 
   // The slider: from the oldest moment that can be shown to now.
   const slider = h("input", { type: "range", min: 0, max: 1, value: 1, step: 1, "aria-label": "As of which sequence", class: "slider" });
@@ -30,6 +37,8 @@ export function openMessages(page, path, body) {
   const time = h("input", { type: "datetime-local", step: "1", "aria-label": "As of time" });
   const now = button("Now", () => change({ at: "", at_ms: "" }), { kind: "small", icon: "clock" });
   const keep = button("Pin this moment", () => openPin(page, path, asked.at === "" ? null : Number(asked.at)), { kind: "small", icon: "pin" });
+  const compare = button("Compare", () => change(comparing() ? { since: "", since_ms: "" } : { since: String(earliest()), since_ms: "" }), { kind: "small", icon: "compare" });
+  const difference = comparison(page, path, { choose: (values) => change(values), turn });
   const tight = h("p", { class: "hint" });
   let sliding = 0;
   slider.addEventListener("input", () => {
@@ -62,19 +71,27 @@ export function openMessages(page, path, body) {
   const forth = button("Older", () => turn(1), { kind: "small" });
   forth.append(icon("right"));
   const where = h("span", { class: "muted" });
+  const messages = card("Messages",
+    h("div", { class: "toolbar", role: "search" }, h("label", { class: "inline" }, "Key", how), key, order, h("label", { class: "inline" }, asked.newest ? "Before" : "After", from)),
+    rows.node,
+    h("div", { class: "pager" }, where, h("span", { class: "pager-steps" }, back, forth)));
+  // The messages, or what changed.
+  const below = h("div");
   append(body, [
-    card("As of", { actions: [now, keep] },
+    card("As of", { actions: [compare, now, keep] },
       h("div", { class: "slide" }, slider, ticks),
       ends,
       h("div", { class: "toolbar" }, when, h("span", { class: "grow" }), h("label", { class: "inline" }, "Sequence", sequence), h("label", { class: "inline" }, "Time", time)),
+      difference.row,
       tight),
-    card("Messages",
-      h("div", { class: "toolbar", role: "search" }, h("label", { class: "inline" }, "Key", how), key, order, h("label", { class: "inline" }, asked.newest ? "Before" : "After", from)),
-      rows.node,
-      h("div", { class: "pager" }, where, h("span", { class: "pager-steps" }, back, forth))),
+    below,
   ]);
 
   const address = () => {
+    if (comparing()) {
+      const to = asked.until === "" ? { to: asked.at, to_ms: asked.at_ms } : { to: asked.until };
+      return withQuery(`${path}/diff`, { from: asked.since, from_ms: asked.since_ms, ...to, after: asked.from, limit: LIMIT });
+    }
     const place = asked.from === "" ? {} : asked.newest ? { before: asked.from } : { after: asked.from };
     if (asked.newest && asked.from === "") place.before = END;
     return withQuery(`${path}/messages`, { at: asked.at, at_ms: asked.at_ms, [asked.how]: asked.key, limit: LIMIT, ...place });
@@ -84,46 +101,72 @@ export function openMessages(page, path, body) {
     Object.assign(asked, values);
     if (!step) {
       trail.length = 0;
+      asked.until = "";
       if (!("from" in values)) asked.from = "";
     }
-    from.value = asked.from;
+    // The earlier moment goes along when the later one is moved in front of it.
+    if (asked.since !== "" && asked.at !== "" && Number(asked.since) > Number(asked.at)) asked.since = asked.at;
+    from.value = comparing() ? "" : asked.from;
     setText(back.lastChild, asked.newest ? "Newer" : "Older");
     setText(forth.firstChild, asked.newest ? "Older" : "Newer");
     from.parentNode.firstChild.textContent = asked.newest ? "Before" : "After";
-    page.remember({ at: asked.at, at_ms: asked.at_ms, key: asked.key, how: asked.how === "key" ? "" : asked.how, order: asked.newest ? "" : "oldest", from: asked.from });
+    page.remember({ at: asked.at, at_ms: asked.at_ms, since: asked.since, since_ms: asked.since_ms, until: asked.until, key: asked.key, how: asked.how === "key" ? "" : asked.how, order: asked.newest ? "" : "oldest", from: asked.from });
     live = asked.at === "" && asked.at_ms === "";
+    drawMode();
     watch.change(address());
   }
 
   function turn(step) {
     if (step > 0 && next !== null) {
       trail.push(asked.from);
-      change({ from: String(next) }, true);
+      // All pages of a comparison are between the same two moments.
+      change(comparing() ? { from: String(next), since: String(last.from), since_ms: "", until: String(last.to) } : { from: String(next) }, true);
     } else if (step < 0 && trail.length) {
       change({ from: trail.pop() }, true);
     }
   }
 
+  /** The earliest moment that two can be compared from: exactly, if there is one. */
+  const earliest = () => (bounds.oldest < bounds.end ? bounds.oldest : Math.min(bounds.purged, bounds.end));
+
+  function drawMode() {
+    const on = comparing();
+    const wanted = on ? difference.card : messages;
+    if (below.firstChild !== wanted) fill(below, wanted);
+    compare.setAttribute("aria-pressed", String(on));
+    difference.bound(on, { oldest: Math.min(earliest(), Number(asked.since || earliest())), end: asked.at === "" ? bounds.end : Number(asked.at) });
+  }
+
   const words = (value, ms) => (value >= bounds.end && live ? `Now: sequence ${count(value)}` : `As it was at sequence ${count(value)}${ms ? `, ${moment(ms)}` : ""}`);
 
   live = asked.at === "" && asked.at_ms === "";
+  drawMode();
   const watch = page.watch(address(), (found) => {
+    last = found;
+    if (comparing()) {
+      next = found.next ?? null;
+      difference.show(found, { keyed: bounds.keyed, first: !trail.length, kept: pins.map((one) => one.sequence) });
+      showMoment(found.to, null);
+      return;
+    }
     next = (asked.newest ? found.previous : found.next) ?? null;
     rows.show(asked.newest ? [...found.items].reverse() : found.items);
     back.disabled = !trail.length;
     forth.disabled = next === null;
     setText(where, found.items.length ? `${count(found.items.length)} messages from sequence ${count(Math.min(...found.items.map((one) => one.sequence)))} to ${count(Math.max(...found.items.map((one) => one.sequence)))}` : "");
-    const shown = found.at ?? bounds.end;
-    setText(when, words(shown, found.at_ms));
+    showMoment(found.at ?? bounds.end, found.at_ms);
+  }, (problem) => (comparing() ? difference.fail(problem) : rows.fail(problem)));
+
+  function showMoment(shown, ms) {
+    setText(when, words(shown, ms));
     if (document.activeElement !== slider) slider.value = String(live ? bounds.end : shown);
     if (document.activeElement !== sequence) sequence.value = live ? "" : String(shown);
-    if (document.activeElement !== time) time.value = live || !found.at_ms ? "" : moment(found.at_ms).replace(" ", "T");
+    if (document.activeElement !== time && !(comparing() && asked.at_ms)) time.value = live || !ms ? "" : moment(ms).replace(" ", "T");
     now.disabled = live;
-  }, (problem) => rows.fail(problem));
+  }
 
   page.watch(`${path}/pins`, (list) => drawTicks(list), () => {});
 
-  let pins = [];
   function drawTicks(list = pins) {
     pins = list;
     const width = Math.max(1, bounds.end - bounds.oldest);
@@ -136,65 +179,17 @@ export function openMessages(page, path, body) {
 
   return (one) => {
     const oldest = Math.max(0, Math.min(one.oldest_snapshot ?? 0, ...pins.map((pin) => pin.sequence)));
-    bounds = { oldest, end: one.boundary ?? one.last_seq ?? 0 };
+    bounds = { oldest, end: one.boundary ?? one.last_seq ?? 0, purged: one.purged ?? 0, keyed: one.key !== "log" };
     slider.min = String(oldest);
     slider.max = String(Math.max(bounds.end, oldest));
     slider.disabled = bounds.end <= oldest;
     if (live && document.activeElement !== slider) slider.value = slider.max;
     if (live) setText(when, words(bounds.end, null));
+    ends.hidden = slider.disabled;
     setText(ends.firstChild, slider.disabled ? "" : `the oldest that is kept: ${count(oldest)}`);
     setText(ends.lastChild, slider.disabled ? "" : `now: ${count(bounds.end)}`);
     setText(tight, slider.disabled ? "There is nothing to slide over: this stream keeps no replaced versions. Give it a history (x-stream-history, in ms), or pin a moment to come back to it." : "");
+    drawMode();
     drawTicks();
   };
-}
-
-// One message, one key --------------------------------------------------------------------------------------
-
-function openMessage(page, path, one) {
-  const { body } = dialog(`Message ${count(one.sequence)}`, { wide: true });
-  body.append(drawItem(one), one.key !== null && one.key !== undefined ? h("footer", { class: "dialog-foot" }, button("The past of this key", () => openKey(page, path, one))) : "");
-}
-
-function drawItem(one) {
-  const facts = factList("Message");
-  facts.show([
-    ["Sequence", count(one.sequence)],
-    ["Time", moment(one.timestamp, true)],
-    ["Key", one.key === null || one.key === undefined ? "none" : h("code", null, shownName(one.key), one.key_encoding === "base64" ? " (base64)" : "")],
-    one.superseded_by !== undefined && ["Replaced by", one.superseded_by === null ? "nothing: it is the newest" : count(one.superseded_by)],
-    ...Object.entries(one.properties ?? {}).map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)]),
-    ...Object.entries(one.headers ?? {}).map(([name, value]) => [`header ${name}`, typeof value === "object" ? JSON.stringify(value) : String(value)]),
-  ]);
-  return h("div", { class: "message" }, facts.node,
-    one.tombstone ? empty("Deleted", "This message says that the key is gone.") : [one.cut ? notice("info", `Only the beginning is shown: the whole value has ${bytes(one.bytes)}.`) : null, viewer(one.value ?? "", one.encoding, one.bytes)]);
-}
-
-/** A key may be any bytes: those that are no text are quoted one by one. */
-const quotedKey = (one) =>
-  one.key_encoding === "base64" ? [...atob(one.key)].map((sign) => `%${sign.charCodeAt(0).toString(16).padStart(2, "0")}`).join("") : encodeURIComponent(one.key);
-
-/** What a key was, newest first, as far as it is still kept. */
-async function openKey(page, path, one) {
-  const { body } = dialog(`Key ${shownName(one.key)}`, { wide: true });
-  fill(body, skeleton(4));
-  let found;
-  try {
-    found = await get(`${path}/keys/${quotedKey(one)}`);
-  } catch (error) {
-    fill(body, notice("bad", error.message));
-    return;
-  }
-  const all = found.revisions ?? [];
-  if (!all.length) {
-    fill(body, empty("Nothing is left of it", "No version of this key is kept any more."));
-    return;
-  }
-  fill(body, h("p", { class: "hint" }, all.length === 1 ? "One version is kept: replaced ones go when nobody needs them." : `${count(all.length)} versions are kept, the newest first.`),
-    h("ol", { class: "timeline" }, all.map((item, index) => h("li", { class: item.tombstone ? "bad" : index ? "" : "accent" },
-      h("details", { open: index === 0 },
-        h("summary", null, h("b", null, `Sequence ${count(item.sequence)}`), " ", h("span", { class: "muted" }, moment(item.timestamp, true)), " ", item.tombstone ? badge("deleted", "bad") : item.current ? state("current", "good") : null,
-          index && !item.tombstone ? h("code", { class: "glimpse" }, glimpse(item.value, item.encoding, 60)) : null),
-        drawItem(item),
-        h("p", null, link(`${location.hash.split("?")[0]}?at=${item.sequence}`, "The stream as it was then")))))));
 }

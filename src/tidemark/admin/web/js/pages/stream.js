@@ -112,7 +112,7 @@ function openPins(page, path, body) {
     { name: "lease", label: "Lease until", of: (one) => one.lease_until_ms, cell: (ms) => (ms ? moment(ms) : "for ever") },
     { name: "messages", label: "Messages kept", title: "versions that were replaced since and are there only for it", of: (one) => one.messages_kept, cell: figure(count), number: true },
     { name: "bytes", label: "What it costs", of: (one) => [one.bytes_kept, most.bytes], cell: ([size, largest]) => costBar(size, largest), number: true },
-    { name: "act", label: "", of: () => 0, cell: (_, one) => button("Release", () => release(one), { kind: "small" }), class: "actions-cell" },
+    { name: "act", label: "", of: () => 0, cell: (_, one) => [link(`${to("streams", vhost, name)}?since=${one.sequence}`, "Compare with now", { class: "button small" }), button("Release", () => release(one), { kind: "small" })], class: "actions-cell" },
   ], { key: (one) => one.name, none: empty("Nothing is pinned", "A pin is a snapshot with a name: it can be read again and again while the stream goes on.", button("Pin now", () => openPin(page, path), { kind: "primary" })) });
   const open = table("Snapshots", [
     { name: "sequence", label: "At sequence", of: (one) => one.sequence, cell: (sequence) => link(`${to("streams", vhost, name)}?at=${sequence}`, count(sequence)), number: true },
