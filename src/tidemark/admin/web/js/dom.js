@@ -28,12 +28,18 @@ export function append(element, children) {
   }
 }
 
-/** Put these children in place of those it has. */
+/** Put these children in place of those it has. Who was on one of them with the keyboard is on the one that took its place. */
 export function fill(element, ...children) {
+  const held = element.contains(document.activeElement) && document.activeElement !== element ? signOf(document.activeElement) : null;
   element.replaceChildren();
   append(element, children);
+  if (held !== null) [...element.querySelectorAll(STOPS)].find((one) => signOf(one) === held)?.focus({ preventScroll: true });
   return element;
 }
+
+const STOPS = "a[href], button, summary, [tabindex]";
+/** What an element that can have the focus is, whatever numbers it shows now. */
+const signOf = (one) => [one.tagName, one.getAttribute("href") ?? one.getAttribute("aria-label") ?? one.textContent].join(" ");
 
 /** Change the text only if it differs, so that a selection survives. */
 export function setText(element, text) {
