@@ -1,13 +1,15 @@
 // Pipelines: from which streams to which sinks, how fast, how far behind, and what went wrong with which row.
 
 import { fill, h } from "../dom.js";
-import { ago, count, duration, moment, rate, shownName } from "../format.js";
+import { ago, count, duration, moment, plural, rate, shownName } from "../format.js";
 import { Picture } from "../picture.js";
 import { to } from "../routes.js";
 import { table } from "../table.js";
 import { badge, card, empty, factList, figure, heading, notice, skeleton, state } from "../ui.js";
 import { viewer } from "../viewer.js";
 
+/** In these a sink moves nothing, whatever it did before. */
+const STILL = ["failed", "stopped", "done", "lost"];
 const TONES = { running: "good", "up to date": "good", following: "good", idle: "quiet", starting: "quiet", stopped: "quiet", done: "quiet", new: "quiet", waiting: "warn", retrying: "warn", restarting: "warn", failed: "bad", lost: "bad" };
 
 export function openPipelines(page) {
@@ -50,10 +52,10 @@ function drawPipeline(first) {
   const sinks = table(`Sinks of ${first.name}`, [
     { name: "name", label: "Sink", of: (one) => [one.name, one.kind], cell: ([name, kind]) => [h("b", null, name), " ", badge(kind ?? "")], class: "name-cell" },
     { name: "state", label: "State", of: (one) => one.state, cell: (word) => state(word ?? "unknown", TONES[word] ?? "quiet") },
-    { name: "speed", label: "Rows/s", of: (one) => one.rows_per_s ?? 0, cell: rate, number: true },
+    { name: "speed", label: "Rows/s", of: (one) => [one.rows_per_s ?? 0, one.state], cell: ([speed, word]) => (STILL.includes(word) ? "–" : rate(speed)), number: true },
     { name: "rows", label: "Rows", of: (one) => one.rows ?? null, cell: figure(count), number: true },
-    { name: "lag", label: "Behind", of: (one) => [one.lag_rows ?? null, one.lag_s ?? null], cell: ([rows, seconds]) => (rows === null ? "–" : rows ? `${count(rows)} rows${seconds ? ` · ${duration(seconds * 1000)}` : ""}` : "up to date"), number: true },
-    { name: "eta", label: "Caught up in", of: (one) => one.eta_s ?? null, cell: (seconds) => (seconds === null ? "–" : seconds ? duration(seconds * 1000) : "now"), number: true },
+    { name: "lag", label: "Behind", of: (one) => [one.lag_rows ?? null, one.lag_s ?? null], cell: ([rows, seconds]) => (rows === null ? "–" : rows ? `${plural(rows, "row")}${seconds ? ` · ${duration(seconds * 1000)}` : ""}` : "up to date"), number: true },
+    { name: "eta", label: "Caught up in", of: (one) => (STILL.includes(one.state) ? null : one.eta_s ?? null), cell: (seconds) => (seconds === null ? "–" : seconds ? duration(seconds * 1000) : "now"), number: true },
     { name: "boundary", label: "Last boundary", of: (one) => [one.sequence ?? null, one.boundary_ms ?? null], cell: ([sequence, ms]) => [sequence === null ? "–" : `sequence ${count(sequence)}`, ms ? h("span", { class: "muted" }, ` ${ago(ms)}`) : null] },
     { name: "dead", label: "Dead letters", of: (one) => one.dead_letters ?? 0, cell: (number) => (number ? badge(count(number), "bad") : "0"), number: true },
   ], { key: (one) => one.name });
@@ -74,7 +76,7 @@ function drawPipeline(first) {
 
 /** Sources on the left, sinks on the right, steps between them in the order in which rows pass them. */
 function drawPicture(picture, one, word) {
-  const running = !["lost", "stopped", "done", "failed"].includes(word);
+  const running = word !== "lost" && (one.sinks ?? []).some((sink) => !STILL.includes(sink.state));
   const layers = [[]];
   const depths = new Map();
   const edges = [];
@@ -91,9 +93,10 @@ function drawPicture(picture, one, word) {
   const last = Math.max(1, 1 + Math.max(0, ...depths.values()));
   for (const sink of one.sinks ?? []) {
     const id = `sink ${sink.name}`;
-    put(id, last, { title: sink.name, lines: [[sink.kind, sink.mode].filter(Boolean).join(" · "), sink.lag_rows ? `${count(sink.lag_rows)} rows behind` : sink.lag_rows === 0 ? "up to date" : sink.state], tone: sink.error ? "bad" : TONES[sink.state] ?? "" });
+    const still = !running || STILL.includes(sink.state);
+    put(id, last, { title: sink.name, lines: [[sink.kind, sink.mode].filter(Boolean).join(" · "), sink.lag_rows ? `${plural(sink.lag_rows, "row")} behind` : sink.lag_rows === 0 ? "up to date" : sink.state], tone: sink.error ? "bad" : TONES[sink.state] ?? "" });
     const reads = depths.has(sink.reads) ? [sink.reads] : (one.sources ?? []).map((source) => source.name || source.stream);
-    edges.push(...reads.map((name) => ({ from: name, to: id, label: rate(sink.rows_per_s ?? 0), tone: sink.error ? "bad" : "", moving: running && (sink.rows_per_s ?? 0) > 0 })));
+    edges.push(...reads.map((name) => ({ from: name, to: id, label: still ? "" : rate(sink.rows_per_s ?? 0), tone: sink.error ? "bad" : "", moving: !still && (sink.rows_per_s ?? 0) > 0 })));
   }
   picture.show(layers.map((layer) => layer ?? []), edges);
 }
