@@ -8,7 +8,6 @@ const LINE = 16;
 const PAD = 11;
 const GAP = 14;
 const ROOM = { wide: 92, down: 46 };
-const LETTER = 7.1;
 
 export class Picture {
   constructor(label, { narrow = 560, boxWidth = 190 } = {}) {
@@ -121,14 +120,13 @@ export class Picture {
 
   box(box) {
     if (box.passage) return s("g", { class: box.passage }, s("path", { d: `M${box.x} ${box.y + box.h / 2}H${box.x + box.w}` }));
-    const letters = Math.floor((box.w - PAD * 2) / LETTER);
     const whole = [box.title, ...(box.lines ?? [])].join(", ");
     const drawing = s("g", { class: `box ${box.tone ?? ""}`, data: { id: box.id } },
       s("title", null, whole),
       s("rect", { x: box.x, y: box.y, width: box.w, height: box.h, rx: 8 }),
       s("rect", { class: "stripe", x: box.x, y: box.y + 6, width: 3, height: box.h - 12, rx: 1.5 }),
-      s("text", { class: "box-title", x: box.x + PAD + 2, y: box.y + PAD + 11 }, cut(box.title, letters)),
-      (box.lines ?? []).map((line, index) => s("text", { class: "box-line", x: box.x + PAD + 2, y: box.y + PAD + 11 + LINE * (index + 1) + 1 }, cut(line, Math.floor((box.w - PAD * 2) / 6.2)))));
+      s("text", { class: "box-title", x: box.x + PAD + 2, y: box.y + PAD + 11 }, fitted(box.title, box.w - PAD * 2 - 2, "600 13px")),
+      (box.lines ?? []).map((line, index) => s("text", { class: "box-line", x: box.x + PAD + 2, y: box.y + PAD + 11 + LINE * (index + 1) + 1 }, fitted(line, box.w - PAD * 2 - 2, "12px"))));
     return box.href ? s("a", { href: box.href, "aria-label": whole }, drawing) : drawing;
   }
 }
@@ -153,6 +151,18 @@ function passed({ layers, edges }) {
 }
 
 const cut = (text, letters) => (String(text).length > letters ? `${String(text).slice(0, Math.max(1, letters - 1))}…` : String(text));
+
+const ruler = document.createElement("canvas").getContext("2d");
+
+/** As much of the text as fits, in the page's font: its letters are as wide as the reader's system has them. */
+function fitted(text, room, font) {
+  ruler.font = `${font} ${getComputedStyle(document.body).fontFamily}`;
+  const whole = String(text);
+  if (ruler.measureText(whole).width <= room) return whole;
+  let letters = whole.length - 1;
+  while (letters > 1 && ruler.measureText(`${whole.slice(0, letters)}…`).width > room) letters -= 1;
+  return `${whole.slice(0, letters)}…`;
+}
 
 /** The first of many boxes, and one that says how many more there are. */
 export function bounded(boxes, most, href, word) {

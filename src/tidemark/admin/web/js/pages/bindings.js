@@ -67,10 +67,10 @@ export function bindingTable(page, label) {
     page.act(() => del(`/bindings${at(one.vhost)}/e${at(one.source)}/${endOf(one)}${at(one.destination)}${at(one.properties_key)}`), "Unbound.");
   };
   return table(label, [
-    { name: "from", label: "From", of: (one) => [one.vhost, one.source], cell: ([vhost, name]) => link(exchangeAddress(vhost, name), exchangeName(name)) },
-    { name: "key", label: "Routing key", of: (one) => one.routing_key, cell: (key) => h("code", null, shownName(key)) },
-    { name: "to", label: "To", of: (one) => [one.destination_type, one.destination], cell: ([kind, name], one) => [link(placeOf(one), shownName(name)), " ", kind === "exchange" ? badge("exchange") : null] },
-    { name: "arguments", label: "Arguments", of: (one) => one.arguments, cell: (given) => (given && Object.keys(given).length ? h("code", null, JSON.stringify(given)) : "") },
+    { name: "from", label: "From", of: (one) => [one.vhost, one.source], cell: ([vhost, name]) => link(exchangeAddress(vhost, name), exchangeName(name)), class: "wide-cell" },
+    { name: "key", label: "Routing key", of: (one) => one.routing_key, cell: (key) => h("code", null, shownName(key)), class: "wide-cell" },
+    { name: "to", label: "To", class: "wide-cell", of: (one) => [one.destination_type, one.destination], cell: ([kind, name], one) => [link(placeOf(one), shownName(name)), " ", kind === "exchange" ? badge("exchange") : null] },
+    { name: "arguments", label: "Arguments", class: "wide-cell", of: (one) => one.arguments, cell: (given) => (given && Object.keys(given).length ? h("code", null, JSON.stringify(given)) : "") },
     { name: "undo", label: "", of: (one) => one.source === "", cell: (fixed, one) => (fixed ? "" : button("Unbind", () => undo(one), { kind: "small" })), class: "actions-cell" },
   ], { key: (one) => JSON.stringify([one.vhost, one.source, one.destination_type, one.destination, one.properties_key]), none: empty("No binding", "Nothing leads here or from here yet.") });
 }

@@ -38,7 +38,7 @@ export function openCluster(page) {
     { name: "role", label: "Role", of: (one) => (one.state === "away" ? "" : one.role), cell: (role) => (role ? badge(role, role === "leader" || role === "head" ? "accent" : "") : "–") },
     { name: "lag", label: "Behind", of: (one) => [one.lag, one.lag_bytes, one.leader], cell: ([lag, size, leads]) => (leads || lag === null || lag === undefined ? "–" : `${plural(lag, "record")}${size ? ` · ${bytes(size)}` : ""}`), number: true },
     { name: "ends", label: "Journal up to", of: (one) => one.ends?.journal ?? null, cell: (value) => (value === null ? "–" : count(value)), number: true },
-    { name: "amqp", label: "AMQP", of: (one) => one.amqp ?? "", cell: (text) => (text ? h("code", null, text) : "–") },
+    { name: "amqp", label: "AMQP", of: (one) => one.amqp ?? "", cell: (text) => (text ? h("code", null, text) : "–"), class: "wide-cell" },
     { name: "page", label: "Page", of: (one) => [one.admin ?? "", one.here], cell: ([admin, here]) => (admin && !here ? link(onMember(admin, "#/cluster"), "Open") : "") },
   ], { key: (one) => one.name });
   const past = table("Takeovers", [

@@ -16,7 +16,7 @@ export function openDefinitions(page) {
   page.show(
     heading("Definitions", { note: "Users, virtual hosts, permissions, policies, queues, exchanges and bindings, in RabbitMQ's format. Messages are not in it." }),
     h("div", { class: "grid-2" },
-      card("Export", h("p", null, `A file with the definitions of ${what}.`), button("Download", save, { kind: "primary" })),
+      card("Export", h("p", null, `A file with the definitions of ${what}.`), h("p", null, button("Download", save, { kind: "primary" }))),
       card("Import", h("p", null, `A file of Tidemark or of RabbitMQ, into ${what}. What is there stays; what is missing is made.`), h("label", { class: "field", for: "definitions-file" }, h("span", null, "File"), file), found)));
 
   function save() {

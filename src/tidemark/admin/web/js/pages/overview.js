@@ -88,7 +88,7 @@ export function openOverview(page) {
   });
 
   function showCounts(totals) {
-    const one = (name, label, href) => h("a", { class: "count", href }, h("b", null, count(totals[name])), ` ${label}`);
+    const one = (name, label, href) => h("a", { class: "count", href }, h("b", null, count(totals[name])), ` ${totals[name] === 1 ? label.slice(0, -1) : label}`);
     const sign = JSON.stringify(totals);
     if (counts.dataset.sign === sign) return;
     counts.dataset.sign = sign;

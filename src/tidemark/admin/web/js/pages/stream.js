@@ -37,12 +37,13 @@ export function openStream(page) {
   const heard = view(page, path, body) ?? (() => {});
 
   page.watch(path, (one) => {
-    fill(note, badge(one.key && one.key !== "none" ? `key: ${one.key}` : "no key", "accent"), one.shards > 1 ? badge(plural(one.shards, "shard")) : null, one.policy ? badge(one.policy, "accent", `policy: ${one.policy}`) : null);
+    fill(note, badge(one.key && one.key !== "none" ? `key: ${one.key}` : "key: only as put", "accent", one.key === "none" ? "A put of the client brings its own key; what is published over AMQP has none." : null), one.shards > 1 ? badge(plural(one.shards, "shard")) : null, one.policy ? badge(one.policy, "accent", `policy: ${one.policy}`) : null);
+    const word = (number, one) => (number === 1 ? one : `${one}s`);
     const entry = (value, words, href) => h(href ? "a" : "span", { class: "count", href }, h("b", null, value), ` ${words}`);
     fill(numbers,
-      entry(count(one.live), one.key && one.key !== "none" ? "keys" : "messages"), entry(bytes(one.live_bytes), "live"),
-      entry(count(one.held), "kept of the past"), entry(count(one.tombstones), "tombstones"),
-      entry(count(one.boundary), "last sequence"), entry(count(one.marks), "marks", to("streams", vhost, name, "marks")), entry(count(one.pins), "pins", to("streams", vhost, name, "pins")));
+      entry(count(one.live), word(one.live, one.key && one.key !== "none" ? "key" : "message")), entry(bytes(one.live_bytes), "live"),
+      entry(count(one.held), "kept of the past"), entry(count(one.tombstones), word(one.tombstones, "tombstone")),
+      entry(count(one.boundary), "last sequence"), entry(count(one.marks), word(one.marks, "mark"), to("streams", vhost, name, "marks")), entry(count(one.pins), word(one.pins, "pin"), to("streams", vhost, name, "pins")));
     heard(one);
   });
 
@@ -116,7 +117,7 @@ function openPins(page, path, body) {
   ], { key: (one) => one.name, none: empty("Nothing is pinned", "A pin is a snapshot with a name: it can be read again and again while the stream goes on.", button("Pin now", () => openPin(page, path), { kind: "primary" })) });
   const open = table("Snapshots", [
     { name: "sequence", label: "At sequence", of: (one) => one.sequence, cell: (sequence) => link(`${to("streams", vhost, name)}?at=${sequence}`, count(sequence)), number: true },
-    { name: "kind", label: "What it is", of: (one) => [one.kind, one.name ?? ""], cell: ([kind, word]) => ({ open: "a reader", pin: `the pin ${shownName(word)}`, history: "the oldest moment that is kept", now: "now" })[kind] ?? kind },
+    { name: "kind", label: "What it is", of: (one) => [one.kind, one.name ?? ""], cell: ([kind, word]) => ({ open: "a reader", pin: `the pin ${shownName(word)}`, history: "the oldest moment that is kept", now: "now" })[kind] ?? kind, class: "wide-cell" },
     { name: "when", label: "Last read", of: (one) => one.used_ms ?? null, cell: (ms) => moment(ms) },
   ], { key: (one) => `${one.kind} ${one.sequence} ${one.name ?? ""}`, none: empty("No snapshot is open", "A reader has one open while it reads.") });
   body.append(card("Pins", rows.node), card("Moments that can be looked at", open.node));

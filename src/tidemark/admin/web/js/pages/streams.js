@@ -23,7 +23,7 @@ export function openStreams(page) {
       { name: "key", label: "Key", of: (one) => one.key, cell: (key) => badge(key || "none", key && key !== "none" ? "accent" : "") },
       { name: "live", label: "Messages", title: "each key once, and those without a key", of: (one) => one.live, cell: figure(count), number: true, sort: "live" },
       { name: "bytes", label: "Bytes", of: (one) => one.live_bytes, cell: bytes, number: true, sort: "live_bytes" },
-      { name: "held", label: "Kept of the past", title: "superseded messages that snapshots, pins or the history keep", of: (one) => [one.held, one.held_bytes], cell: ([number, size]) => (number ? `${count(number)} · ${bytes(size)}` : "–"), number: true, sort: "held_bytes" },
+      { name: "held", label: "Kept of the past", class: "wide-cell", title: "superseded messages that snapshots, pins or the history keep", of: (one) => [one.held, one.held_bytes], cell: ([number, size]) => (number ? `${count(number)} · ${bytes(size)}` : "–"), number: true, sort: "held_bytes" },
       { name: "boundary", label: "Up to sequence", of: (one) => one.boundary, cell: figure(count), number: true, sort: "boundary" },
       { name: "shards", label: "Shards", of: (one) => one.shards, cell: figure(count), number: true, sort: "shards" },
       { name: "marks", label: "Marks", of: (one) => one.marks, cell: figure(count), number: true, sort: "marks" },

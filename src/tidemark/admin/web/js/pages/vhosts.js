@@ -18,7 +18,7 @@ export function openVhosts(page) {
     none: empty("No virtual host is like that", "Your search finds none."),
     columns: [
       { name: "name", label: "Name", of: (one) => one.name, cell: (name) => link(to("vhosts", name), shownName(name)), sort: "name", class: "name-cell" },
-      { name: "description", label: "Description", of: (one) => one.description ?? "", cell: shownName },
+      { name: "description", label: "Description", of: (one) => one.description ?? "", cell: shownName, class: "wide-cell" },
       { name: "ready", label: "Ready", of: (one) => one.messages_ready, cell: figure(count), number: true, sort: "messages_ready" },
       { name: "unacked", label: "Unacked", of: (one) => one.messages_unacknowledged, cell: figure(count), number: true, sort: "messages_unacknowledged" },
       { name: "total", label: "Total", of: (one) => one.messages, cell: figure(count), number: true, sort: "messages" },
