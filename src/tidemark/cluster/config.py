@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,10 +13,23 @@ from tidemark.model.settings import setting
 MiB = 1024 * 1024
 GiB = 1024 * MiB
 
+MAIN = "main"
+"""The group that keeps the wiring of all groups of a cluster."""
+MODES = ("standby", "chain")
+_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     name: str = setting("", "Name of the cluster that this broker is a member of. Empty: it stands alone.")
+    group: str = setting(
+        MAIN,
+        "Name of the group of the cluster that this broker is in. Members of a group hold the same queues.",
+    )
+    groups: tuple[str, ...] = setting(
+        (),
+        "The other groups of the cluster, NAME=MODE, where queues may be that ask for it. Only in the group main.",
+    )
     mode: Literal["standby", "chain"] = setting(
         "standby", "How members are fed: all by the leader, or each by the one before it."
     )
@@ -93,6 +107,7 @@ class ClusterConfig:
             raise ConfigError(key="cluster.lease_margin", problem="must be 0 to 0.9")
         if self.name and (not self.name.isprintable() or any(c in self.name for c in " /")):
             raise ConfigError(key="cluster.name", problem=f"must be a word without '/', not {self.name!r}")
+        self._check_groups()
         for entry in self.peers:
             peer, equals, address = entry.partition("=")
             if not peer or not equals or ":" not in address:
@@ -101,6 +116,43 @@ class ClusterConfig:
             path = getattr(self, name)
             if path is not None and not path.is_file():
                 raise ConfigError(key=f"cluster.{name}", problem=f"there is no file {path}")
+
+    def _check_groups(self) -> None:
+        words = "must be 1 to 64 letters, digits, '.', '_' or '-'"
+        if not _GROUP.fullmatch(self.group):
+            raise ConfigError(key="cluster.group", problem=f"{words}, not {self.group!r}")
+        if self.group != MAIN and not self.name:
+            raise ConfigError(key="cluster.name", problem=f"is needed for cluster.group {self.group!r}")
+        if self.groups and not self.name:
+            raise ConfigError(key="cluster.name", problem="is needed for cluster.groups")
+        if self.groups and self.group != MAIN:
+            raise ConfigError(
+                key="cluster.groups",
+                problem=f"are told to the members of the group '{MAIN}' only; this one is in '{self.group}'",
+            )
+        seen = {MAIN}
+        for entry in self.groups:
+            name, _, mode = entry.partition("=")
+            if not _GROUP.fullmatch(name) or mode not in MODES:
+                raise ConfigError(
+                    key="cluster.groups",
+                    problem=f"must be NAME=MODE, the name {words.removeprefix('must be ')}, the mode one of "
+                    f"{', '.join(MODES)}; not {entry!r}",
+                )
+            if name in seen:
+                raise ConfigError(key="cluster.groups", problem=f"name the group '{name}' more than once")
+            seen.add(name)
+
+    @property
+    def identity(self) -> str:
+        """What the members of this group, and nobody else, have in common: two groups are two clusters to whoever
+        keeps views and to whoever dials. No cluster's name has a '/', so none is taken for a group."""
+        return self.name if self.group == MAIN else f"{self.name}/groups/{self.group}"
+
+    @property
+    def mode_of(self) -> dict[str, str]:
+        """The modes of the other groups, by name."""
+        return {name: mode for name, _, mode in (entry.partition("=") for entry in self.groups)}
 
     @property
     def lease_ms(self) -> int:

@@ -98,7 +98,7 @@ class MemberServer(Server):
         listener = self.listener("peer", self.config.listen.peer)
         try:
             self._check_address(secret, tls)
-            self.peers = Peers(me, cluster.name, secret, self, self._relayed, self.log, tls)
+            self.peers = Peers(me, cluster.identity, secret, self, self._relayed, self.log, tls)
             for name, address in self._routes.items():
                 self.peers.known(name, address)
             await super().start()
@@ -532,7 +532,7 @@ def _etcd(
     from tidemark.runtime.membership.etcd import EtcdMembership
 
     return EtcdMembership(
-        cluster.name, cluster.etcd, facts, events, log, cluster.lease_s, cluster.lease_margin
+        cluster.identity, cluster.etcd, facts, events, log, cluster.lease_s, cluster.lease_margin
     )
 
 

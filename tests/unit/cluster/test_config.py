@@ -26,6 +26,10 @@ def test_lists_are_given_with_commas() -> None:
         ("cluster.mode", "ring"),
         ("cluster.name", "a/b"),
         ("cluster.peers", "n2"),
+        ("cluster.group", "a/b"),
+        ("cluster.group", ""),
+        ("cluster.group", "a b"),
+        ("cluster.group", "x" * 65),
         ("cluster.secret_file", "there/is/no/such/file"),
         ("cluster.chain_tails", "0"),
         ("cluster.replicate", "all but some"),
@@ -50,3 +54,45 @@ def test_a_member_does_not_start_with_a_hole_in_its_log() -> None:
         load({"cluster.name": "c", "listen.peer": "127.0.0.1:0", "store.on_corruption": "skip"})
     assert caught.value.key == "store.on_corruption"
     assert load({"store.on_corruption": "skip"}).store.on_corruption == "skip"
+
+
+def in_main(**more: str) -> dict[str, str]:
+    return {"cluster.name": "c", "listen.peer": "127.0.0.1:0"} | {f"cluster.{key}": more[key] for key in more}
+
+
+def test_a_broker_is_in_the_group_main_unless_it_says_otherwise() -> None:
+    assert load().cluster.group == "main" and load().cluster.mode_of == {}
+
+
+def test_main_knows_the_other_groups_and_their_modes() -> None:
+    cluster = load(in_main(groups="fast=chain,safe=standby")).cluster
+    assert cluster.mode_of == {"fast": "chain", "safe": "standby"}
+
+
+def test_two_groups_of_one_cluster_are_two_clusters_to_those_who_keep_views_and_links() -> None:
+    identities = [
+        load(in_main(group=group)).cluster.identity for group in ("main", "fast", "members", "view")
+    ]
+    assert identities == ["c", "c/groups/fast", "c/groups/members", "c/groups/view"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "words"),
+    [
+        (in_main(groups="fast"), "cluster.groups", "must be NAME=MODE"),
+        (in_main(groups="fast=ring"), "cluster.groups", "one of standby, chain"),
+        (in_main(groups="=chain"), "cluster.groups", "must be NAME=MODE"),
+        (in_main(groups="a/b=chain"), "cluster.groups", "letters, digits"),
+        (in_main(groups="a=chain,a=standby"), "cluster.groups", "'a' more than once"),
+        (in_main(groups="main=chain"), "cluster.groups", "'main' more than once"),
+        (in_main(group="fast", groups="a=chain"), "cluster.groups", "this one is in 'fast'"),
+        ({"cluster.group": "fast"}, "cluster.name", "needed for cluster.group 'fast'"),
+        ({"cluster.groups": "fast=chain"}, "cluster.name", "needed for cluster.groups"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused_with_a_sentence(
+    flags: dict[str, str], key: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        load(flags)
+    assert caught.value.key == key

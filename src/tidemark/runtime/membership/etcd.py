@@ -2,6 +2,7 @@
 
     /tidemark/CLUSTER/members/NAME    what a member says about itself; bound to its lease, so it goes when the member does
     /tidemark/CLUSTER/view            the view; changed only by a transaction that compares its revision first
+    /tidemark/CLUSTER/groups/GROUP/   the same two of another group of the cluster (`ClusterConfig.identity`), nothing to this one
 
 A *session* with one of the endpoints registers the member, reads everything at one moment and then watches what
 changes, while the lease is renewed three times in its life. When the endpoint does not answer the next one is tried; the lease
