@@ -122,6 +122,8 @@ class Node:
         if config.cluster.name:
             self.broker.mode = config.cluster.mode
             self.broker.replicate = config.cluster.replicate
+            self.broker.group = config.cluster.group
+            self.broker.other_groups = config.cluster.mode_of
 
     # Start, turns and end ------------------------------------------------------------------
 

@@ -442,6 +442,8 @@ _COMPARED = (
     "x-queue-type",
     "x-delivery-limit",
     "x-replicate",
+    "x-group",
+    "x-mode",
 )
 
 _COMPARED_OF_STREAMS = (

@@ -28,6 +28,7 @@ from tidemark.broker.config import BrokerConfig
 from tidemark.broker.core import NEVER, Meter
 from tidemark.broker.counts import Counts
 from tidemark.broker.exchanges import PREDECLARED, Exchange
+from tidemark.broker.groups import check_same_group, place
 from tidemark.broker.policies import CLASSIC, check_policy
 from tidemark.broker.queue import Queue
 from tidemark.broker.replyto import Replies
@@ -40,6 +41,7 @@ from tidemark.errors import NotAllowed, NotFound, PreconditionFailed, StoreError
 from tidemark.model.arena import Arena, Writer
 from tidemark.model.wiring import (
     FIRST_TRANSIENT_NUMBER,
+    MAIN,
     STATE_NUMBER,
     BindingSpec,
     ExchangeSpec,
@@ -109,7 +111,11 @@ class Broker:
         """By virtual host and name; so are those of operators."""
         self.operator_policies: dict[tuple[str, str], OperatorPolicySpec] = {}
         self.mode = "alone"
-        """That of the cluster that this broker is a member of."""
+        """That of the group that this broker is a member of."""
+        self.group = MAIN
+        """The group of the cluster that it is in."""
+        self.other_groups: dict[str, str] = {}
+        """In main: the other groups of the cluster, with their modes."""
         self.replicate: Replicate = "messages"
         """How much of a queue the members of the cluster keep when neither it nor a policy says so."""
         self.usage = limits.Usage()
@@ -278,7 +284,7 @@ class Broker:
     def check_policy(self, spec: PolicySpec) -> None:
         """Raises as `put_policy` does. Nothing is changed."""
         vhost = self.vhost(spec.vhost)
-        check_policy(spec, mode=self.mode, names=(*vhost.exchanges, *vhost.queues))
+        check_policy(spec, groups=self.groups, names=(*vhost.exchanges, *vhost.queues))
 
     def delete_policy(self, vhost: str, name: str, *, operator: bool = False) -> int:
         """End the policy, or the operator policy; what applies without it is in force when this returns.
@@ -389,9 +395,11 @@ class Broker:
         """A new queue under the next number. The second of the answer is the sequence to wait for.
 
         Raises:
-            PreconditionFailed: the cluster cannot keep as much of it as it asks for.
+            PreconditionFailed: the cluster cannot keep as much of it as it asks for, or not where it asks for.
         """
-        spec = replace(spec, replicate=self.replicated(spec))
+        group, replicate = self.placed(spec), self.replicated(spec)
+        # A stand-in is part of the wiring of all groups: it is on every member, whatever its queue keeps elsewhere.
+        spec = replace(spec, group=group, replicate="messages" if group else replicate)
         if spec.in_catalog:
             number = self.next_number
         else:
@@ -400,6 +408,31 @@ class Broker:
         seq = self.put(spec, durable=spec.in_catalog)
         self.counts.queues_created += 1
         return self.queues[number], seq
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The groups that are known here, this one too, with their modes."""
+        return {self.group: self.mode, **self.other_groups}
+
+    def placed(self, spec: QueueSpec) -> str:
+        """The group that a new queue lives in; empty: this one. See `groups.place`.
+
+        Raises:
+            PreconditionFailed: what it asks for cannot be met.
+        """
+        self.check_placed(spec)
+        if not self.other_groups:
+            return ""
+        kind = spec.arguments.get("x-queue-type", CLASSIC)
+        found = place(spec, self.groups, self.vhosts[spec.vhost].rules.applied_to_new(kind, spec.name))
+        return "" if found == MAIN else found
+
+    def check_placed(self, spec: QueueSpec) -> None:
+        """Raises PreconditionFailed when the queue itself asks to be where it cannot be. No policy is asked."""
+        if self.group == MAIN:
+            place(spec, self.groups)
+        else:
+            check_same_group(spec, self.group)
 
     def replicated(self, spec: QueueSpec) -> Replicate:
         """How much of a new queue the members of the cluster keep: what it asks for, else a policy, else the setting.

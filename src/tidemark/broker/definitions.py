@@ -151,8 +151,8 @@ def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _queue(spec: QueueSpec) -> dict[str, Any]:
-    # How much of it a cluster keeps is decided anew where it is imported: by what is exported with it.
-    fields = _without(_fields(spec), "exclusive", "number", "replicate")
+    # Where and how much of it a cluster keeps is decided anew where it is imported: by what is exported with it.
+    fields = _without(_fields(spec), "exclusive", "number", "replicate", "group")
     return {**fields, "type": fields["arguments"].get("x-queue-type", "classic")}
 
 
@@ -487,7 +487,7 @@ class _Plan:
             item.table("definition"),
         )
         names = (one for host, one in (*self._exchanges, *self._queues) if host == vhost)
-        check_policy(spec, mode=self._broker.mode, names=names)
+        check_policy(spec, groups=self._broker.groups, names=names)
         return spec
 
     def _read_exchange(self, item: _Item) -> Spec | None:
@@ -522,6 +522,7 @@ class _Plan:
         else:
             check_queue_arguments(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
         check_replicate(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
+        self._broker.check_placed(spec)
         if (spec.vhost, spec.name) in self._queues:
             return None
         self._queues.add((spec.vhost, spec.name))

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from tidemark.broker.arguments import REPLICATE, Overflow, QueuePolicy, interval_ms
 from tidemark.broker.patterns import BadPattern, Pattern, SearchIn
 from tidemark.errors import PreconditionFailed
-from tidemark.model.wiring import Arguments, OperatorPolicySpec, PolicySpec
+from tidemark.model.wiring import MAIN, Arguments, OperatorPolicySpec, PolicySpec
 
 NUMBER_MAX = 1 << 53
 NAME_BYTES_MAX = 255
@@ -36,6 +36,9 @@ PROBED_MAX = 1000
 """How many names a new pattern is tried on before it is taken."""
 JOINED_MAX = 4096
 """How many different declarations are remembered with what they come to under one policy."""
+
+ALONE = {MAIN: "alone"}
+"""The groups of a broker that stands alone, with their modes."""
 
 CLASSIC, QUORUM, STREAM, EXCHANGE = "classic", "quorum", "stream", "exchange"
 QUEUES = frozenset({CLASSIC, QUORUM, STREAM})
@@ -166,7 +169,8 @@ KEYS: dict[str, Key] = {
             _STREAM_ONLY,
         ),
         Key("stream-pin-bytes-max", _COUNT, "limit of pins", "pin_bytes_max", True, True, _STREAM_ONLY),
-        # Of a cluster: the mode is checked against what this one is; the other is asked when a queue is made
+        # Of a cluster: all are asked when a queue is made; group and mode are checked against what there is
+        Key("group", _text, "group"),
         Key("mode", _text, "mode"),
         Key("replicate", _replicate, "replicate value"),
         # What RabbitMQ knows and what makes no difference here
@@ -209,8 +213,8 @@ KEYS: dict[str, Key] = {
 }
 
 
-def check_policy(spec: PolicySpec, *, mode: str = "alone", names: Iterable[str] = ()) -> None:
-    """Whether this policy can be, in a cluster of this mode. Its pattern is tried on some of `names`.
+def check_policy(spec: PolicySpec, *, groups: Mapping[str, str] = ALONE, names: Iterable[str] = ()) -> None:
+    """Whether this policy can be, in a cluster of these groups (with their modes). Its pattern is tried on some of `names`.
 
     Raises:
         PreconditionFailed: it cannot, in RabbitMQ's words.
@@ -227,7 +231,7 @@ def check_policy(spec: PolicySpec, *, mode: str = "alone", names: Iterable[str] 
             "'quorum_queues', 'streams', 'exchanges', or 'all'"
         )
     _check_definition(spec)
-    _check_cluster(spec.definition, mode)
+    _check_cluster(spec.definition, groups)
     _check_pattern(spec.pattern, names)
 
 
@@ -250,13 +254,17 @@ def _check_definition(spec: PolicySpec) -> None:
         raise invalid(f"[{listed}] are not recognised policy settings")
 
 
-def _check_cluster(definition: Mapping[str, Any], mode: str) -> None:
-    wanted = definition.get("mode")
-    if wanted is not None and wanted != mode:
-        here = "this broker stands alone" if mode == "alone" else f"this cluster's mode is '{mode}'"
-        raise invalid(
-            f"mode '{wanted}' cannot be had: {here}, and all of its queues have the mode of the cluster"
-        )
+def _check_cluster(definition: Mapping[str, Any], groups: Mapping[str, str]) -> None:
+    group, mode = definition.get("group"), definition.get("mode")
+    if group is not None and group not in groups:
+        raise invalid(f"group '{group}' cannot be had: there is only {', '.join(map(repr, groups))}")
+    if mode is not None and mode not in groups.values():
+        modes = ", ".join(f"'{has}'" for has in dict.fromkeys(groups.values()))
+        if len(groups) > 1:
+            here = f"the modes of this cluster's groups are {modes}"
+        else:
+            here = "this broker stands alone" if modes == "'alone'" else f"this cluster's mode is {modes}"
+        raise invalid(f"mode '{mode}' cannot be had: {here}, and a queue has the mode of its group")
 
 
 def _check_pattern(pattern: Any, names: Iterable[str]) -> None:

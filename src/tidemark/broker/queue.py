@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemark.broker import deadletter, dispatch
@@ -117,7 +117,10 @@ class Queue(QueueCore, Governed):
         """
         self.applied = applied
         before = self.policy
-        self.policy = policy = applied.joined(self.declared, self.spec.arguments)
+        policy = applied.joined(self.declared, self.spec.arguments)
+        if self.spec.group:
+            policy = replace(policy, expires_ms=None)  # whoever uses the queue does so in its group
+        self.policy = policy
         self.ttl_ms = -1 if policy.message_ttl_ms is None else policy.message_ttl_ms
         limited = policy.length_max is not None or policy.length_bytes_max is not None
         self.evicts = limited and policy.overflow is Overflow.DROP_HEAD

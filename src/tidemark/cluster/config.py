@@ -9,12 +9,11 @@ from typing import Literal
 
 from tidemark.errors import ConfigError
 from tidemark.model.settings import setting
+from tidemark.model.wiring import MAIN
 
 MiB = 1024 * 1024
 GiB = 1024 * MiB
 
-MAIN = "main"
-"""The group that keeps the wiring of all groups of a cluster."""
 MODES = ("standby", "chain")
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

@@ -47,6 +47,9 @@ class ExchangeSpec:
     arguments: Arguments = field(default_factory=dict)
 
 
+MAIN = "main"
+"""The group of a cluster that keeps the wiring of all its groups. A broker that stands alone is one."""
+
 Replicate = Literal["none", "configuration", "messages"]
 """How much of a durable queue the members of a cluster keep beside the leader."""
 
@@ -63,6 +66,9 @@ class QueueSpec:
     """Which queue it is in the journal. Given once, never used again."""
     replicate: Replicate = "messages"
     """Decided once, when it is declared (`Broker.replicated`): whoever reads the catalog takes it as it is there."""
+    group: str = ""
+    """The group of the cluster that it lives in, decided once, too (`Broker.placed`); empty: here. A queue that lives
+    elsewhere is here as a stand-in: bindings lead to it, and it holds what does not come through a front."""
 
     @property
     def in_catalog(self) -> bool:

@@ -474,6 +474,7 @@ BAD: dict[str, Any] = {
     "max-in-memory-length": [-1],
     "max-in-memory-bytes": [-1],
     "queue-master-locator": [1],
+    "group": [1, "fast"],
     "mode": [1, "chain", "standby"],
     "replicate": [1, "some"],
 }
@@ -493,6 +494,7 @@ GOOD: dict[str, Any] = {
     "ha-promote-on-failure": "when-synced",
     "dead-letter-strategy": "at-least-once",
     "queue-master-locator": "min-masters",
+    "group": "main",
     "mode": "alone",
     "replicate": "all",
 }
