@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.broker import catalog, dispatch, limits
+from tidemark.broker import catalog, changes, dispatch, limits
 from tidemark.broker.access import Access, hash_password, is_outdated
 from tidemark.broker.allowance import Allowance
 from tidemark.broker.arguments import check_replicate, is_stream
@@ -611,24 +611,9 @@ def _delete_vhost(broker: Broker, spec: VhostSpec) -> None:
         _close_queue(broker, queue)
     with suppress(StoreError):  # what is left is deleted at the next start
         broker.streams.forget_vhost(spec.name)
-    broker.access.remove_vhost(spec.name)
-    for policies in (broker.policies, broker.operator_policies):
-        for key in [key for key in policies if key[0] == spec.name]:
-            del policies[key]
+    changes.delete_rules(broker, spec.name)
     broker.usage.of_vhost.pop(spec.name, None)
     broker.parameters = {key: value for key, value in broker.parameters.items() if key[0] != spec.name}
-
-
-def _put_exchange(broker: Broker, spec: ExchangeSpec) -> None:
-    vhost = broker.vhosts[spec.vhost]
-    if spec.name not in vhost.exchanges:
-        vhost.add_exchange(spec)
-
-
-def _delete_exchange(broker: Broker, spec: ExchangeSpec) -> None:
-    vhost = broker.vhosts.get(spec.vhost)
-    if vhost is not None and spec.name in vhost.exchanges:
-        vhost.remove_exchange(vhost.exchanges[spec.name])
 
 
 def _put_queue(broker: Broker, spec: QueueSpec) -> None:
@@ -663,95 +648,13 @@ def _close_queue(broker: Broker, queue: Queue) -> None:
     queue.delete()
 
 
-def _put_binding(broker: Broker, spec: BindingSpec) -> None:
-    broker.vhosts[spec.vhost].add_binding(spec)
-
-
-def _delete_binding(broker: Broker, spec: BindingSpec) -> None:
-    vhost = broker.vhosts.get(spec.vhost)
-    if vhost is not None:
-        vhost.remove_binding(spec)
-
-
 def _put_user(broker: Broker, spec: UserSpec) -> None:
     broker.access.users[spec.name] = spec
 
 
 def _delete_user(broker: Broker, spec: UserSpec) -> None:
-    broker.access.remove_user(spec.name)
+    changes.delete_user(broker, spec.name)
     broker.usage.of_user.pop(spec.name, None)
-    for vhost in broker.vhosts.values():
-        vhost.forget_routes()
-
-
-def _put_permission(broker: Broker, spec: Any) -> None:
-    broker.access.permissions[spec.user, spec.vhost] = spec
-    _forget_routes(broker, spec.vhost)
-
-
-def _delete_permission(broker: Broker, spec: Any) -> None:
-    broker.access.permissions.pop((spec.user, spec.vhost), None)
-    _forget_routes(broker, spec.vhost)
-
-
-def _put_topic_permission(broker: Broker, spec: Any) -> None:
-    broker.access.topic_permissions[spec.user, spec.vhost, spec.exchange] = spec
-    _forget_routes(broker, spec.vhost)
-
-
-def _delete_topic_permission(broker: Broker, spec: Any) -> None:
-    broker.access.topic_permissions.pop((spec.user, spec.vhost, spec.exchange), None)
-    _forget_routes(broker, spec.vhost)
-
-
-def _forget_routes(broker: Broker, vhost: str) -> None:
-    """A living route means that its publisher may publish there."""
-    if vhost in broker.vhosts:
-        broker.vhosts[vhost].forget_routes()
-
-
-def _put_policy(broker: Broker, spec: PolicySpec) -> None:
-    broker.policies[spec.vhost, spec.name] = spec
-    _govern(broker, spec, put=True, operator=False)
-
-
-def _delete_policy(broker: Broker, spec: PolicySpec) -> None:
-    broker.policies.pop((spec.vhost, spec.name), None)
-    _govern(broker, spec, put=False, operator=False)
-
-
-def _put_operator_policy(broker: Broker, spec: OperatorPolicySpec) -> None:
-    broker.operator_policies[spec.vhost, spec.name] = spec
-    _govern(broker, spec, put=True, operator=True)
-
-
-def _delete_operator_policy(broker: Broker, spec: OperatorPolicySpec) -> None:
-    broker.operator_policies.pop((spec.vhost, spec.name), None)
-    _govern(broker, spec, put=False, operator=True)
-
-
-def _govern(broker: Broker, spec: PolicySpec, *, put: bool, operator: bool) -> None:
-    """Let all that the policy applied to, or applies to now, go by what is in force."""
-    vhost = broker.vhosts.get(spec.vhost)
-    if vhost is None:
-        return
-    rules = vhost.rules
-    change = rules.put(spec) if put else rules.remove(spec.name, operator=operator)
-    objects: list[Any] = [*vhost.exchanges.values(), *vhost.queues.values()]
-    guarded = False
-    for one in objects:
-        applied = change.applied(one)
-        if applied is one.applied:
-            continue
-        if isinstance(one, Exchange):
-            vhost.govern_exchange(one, applied)
-        else:
-            was_guarded = one.guarded
-            one.govern(applied)
-            guarded = guarded or one.guarded != was_guarded
-    if guarded:
-        vhost.forget_routes()  # they remember whether a queue must be asked
-    rules.rested()
 
 
 def _put_user_limits(broker: Broker, spec: UserLimitsSpec) -> None:
@@ -794,22 +697,22 @@ def _delete_global_parameter(broker: Broker, spec: GlobalParameterSpec) -> None:
 _APPLY: dict[tuple[str, str], Callable[[Broker, Any], None]] = {
     ("vhost", PUT): _put_vhost,
     ("vhost", DELETE): _delete_vhost,
-    ("exchange", PUT): _put_exchange,
-    ("exchange", DELETE): _delete_exchange,
+    ("exchange", PUT): changes.put_exchange,
+    ("exchange", DELETE): changes.delete_exchange,
     ("queue", PUT): _put_queue,
     ("queue", DELETE): _delete_queue,
-    ("binding", PUT): _put_binding,
-    ("binding", DELETE): _delete_binding,
+    ("binding", PUT): changes.put_binding,
+    ("binding", DELETE): changes.delete_binding,
     ("user", PUT): _put_user,
     ("user", DELETE): _delete_user,
-    ("permission", PUT): _put_permission,
-    ("permission", DELETE): _delete_permission,
-    ("topic-permission", PUT): _put_topic_permission,
-    ("topic-permission", DELETE): _delete_topic_permission,
-    ("policy", PUT): _put_policy,
-    ("policy", DELETE): _delete_policy,
-    ("operator-policy", PUT): _put_operator_policy,
-    ("operator-policy", DELETE): _delete_operator_policy,
+    ("permission", PUT): changes.put_permission,
+    ("permission", DELETE): changes.delete_permission,
+    ("topic-permission", PUT): changes.put_topic_permission,
+    ("topic-permission", DELETE): changes.delete_topic_permission,
+    ("policy", PUT): changes.put_policy,
+    ("policy", DELETE): changes.delete_policy,
+    ("operator-policy", PUT): changes.put_operator_policy,
+    ("operator-policy", DELETE): changes.delete_operator_policy,
     ("user-limits", PUT): _put_user_limits,
     ("user-limits", DELETE): _delete_user_limits,
     ("parameter", PUT): _put_parameter,
