@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidemark.broker import deadletter
-from tidemark.broker.arguments import Overflow, type_name
+from tidemark.broker.arguments import Overflow
 from tidemark.broker.core import Publisher, Route
-from tidemark.broker.placing import copy_keys, queues_of, run_of_one, text
+from tidemark.broker.placing import bad_expiration, check_user_id, queues_closely, run_of_one, text
 from tidemark.broker.replyto import RAW_PREFIX
 from tidemark.broker.streams.producers import scoped
 from tidemark.errors import NotImplementedHere, PreconditionFailed, TidemarkError
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 NO_ROUTE = (312, "NO_ROUTE")
 NAME_BYTES_MAX = 255
-IMPERSONATOR = "impersonator"
-"""Users with this tag may publish in the name of others."""
 
 
 @dataclass(slots=True)
@@ -156,9 +154,9 @@ class Publishing:
         route = self._publisher.route_of(run, row)
         properties = run.part(row, PROPERTIES)
         if flags & HAS_USER_ID:
-            self._check_user(properties)
+            check_user_id(self.broker.access, self._session.user, self.broker.content.user_id(properties))
         if run.number(row, TTL) == -2:
-            raise _bad_expiration(self.broker.content.expiration(properties) or "")
+            raise bad_expiration(self.broker.content.expiration(properties) or "")
         changed = None
         if flags & DIRECT_REPLY:
             name = self.broker.replies.name_for(self._sink)
@@ -185,19 +183,13 @@ class Publishing:
         changed: bytes | None,
     ) -> Planned:
         """Where a row goes that has copies, or whose way depends on its headers."""
-        exchange, keys = text(run.part(row, EXCHANGE)), [text(run.part(row, KEY))]
-        first: tuple[Queue, ...] = ()
-        if run.number(row, FLAGS) & HAS_COPIES:
-            for name in ("CC", "BCC"):
-                keys += copy_keys(headers, name, type_name(headers.get(name)))
-            if "BCC" in headers:
-                shown = {name: value for name, value in headers.items() if name != "BCC"}
-                changed = self.broker.content.with_headers(properties, shown)
-            if type(route) is Route:
-                first = route.queues  # type: ignore[assignment]
-                keys = keys[1:]
-        rest = queues_of(self._vhost, exchange, keys, headers)
-        return Planned(tuple(dict.fromkeys(first + rest)), changed)
+        has_copies = bool(run.number(row, FLAGS) & HAS_COPIES)
+        exchange, key = run.part(row, EXCHANGE), run.part(row, KEY)
+        queues = queues_closely(self._vhost, exchange, key, route, headers, has_copies)
+        if has_copies and "BCC" in headers:
+            shown = {name: value for name, value in headers.items() if name != "BCC"}
+            changed = self.broker.content.with_headers(properties, shown)
+        return Planned(queues, changed)
 
     def _put(self, run: PublishRun, row: int, planned: Planned, now_ms: int, result: Published) -> None:
         if not planned.queues:
@@ -268,17 +260,6 @@ class Publishing:
             return 0
         return self.broker.streams.producers.bytes_max(self._vhost.name, planned.producer[0])
 
-    def _check_user(self, properties: bytes) -> None:
-        named = self.broker.content.user_id(properties)
-        user = self._session.user
-        if named is None or named == user:
-            return
-        spec = self.broker.access.users.get(user)
-        if spec is None or IMPERSONATOR not in spec.tags:
-            raise PreconditionFailed(
-                reason=f"user_id property set to '{named}' but authenticated user was '{user}'"
-            )
-
 
 def record_bytes_max(run: PublishRun, row: int, planned: Planned) -> int:
     """The most that the journal needs for a row; 0 when it goes to memory only."""
@@ -320,15 +301,3 @@ def _producer(headers: dict[str, Any]) -> tuple[str, int]:
             reason=f"the header 'x-producer-sequence' of producer '{name}' is no number from 1 on"
         )
     return name, int(sequence)
-
-
-def _bad_expiration(expiration: str) -> PreconditionFailed:
-    digits = expiration.removeprefix("-")
-    if not digits.isdecimal() or not digits.isascii():
-        number = "".join(c for c in expiration if c.isascii() and c.isdigit())
-        problem = f'{{leftover_string,"{expiration.lstrip(number)}"}}' if number else "no_integer"
-    elif expiration.startswith("-"):
-        problem = f"{{value_negative,{expiration}}}"
-    else:
-        problem = f"{{value_too_large,{expiration}}}"
-    return PreconditionFailed(reason=f"invalid expiration '{expiration}': {problem}")

@@ -33,6 +33,7 @@ from tidemark.broker.consumer import Consumer
 from tidemark.broker.core import Route
 from tidemark.broker.counts import ProtocolCounts
 from tidemark.broker.exchanges import check_exchange, check_same_exchange, inequivalent
+from tidemark.broker.placing import route_for
 from tidemark.broker.publishing import Publishing
 from tidemark.broker.streams.policy import check_stream_arguments
 from tidemark.broker.streams.positions import AtTime, FromMark, Position
@@ -313,16 +314,7 @@ class Session:
             AccessRefused: the user may not publish there, or nobody may.
             NotFound: there is no such exchange.
         """
-        name = exchange.decode("utf-8", "surrogateescape")
-        self._check("write", "exchange", name)
-        found = self.vhost.exchange(name)
-        if found.spec.internal:
-            raise AccessRefused(
-                reason=f"cannot publish to internal exchange '{name}' in vhost '{self.vhost.name}'"
-            )
-        if found.type == "topic":
-            self._check_topic("write", name, key.decode("utf-8", "surrogateescape"))
-        return self.vhost.resolve(exchange, key)
+        return route_for(self.broker.access, self.user, self.vhost, exchange, key)
 
     def consume(
         self,
