@@ -118,6 +118,8 @@ class Broker:
         """In main: the other groups of the cluster, with their modes."""
         self.replicate: Replicate = "messages"
         """How much of a queue the members of the cluster keep when neither it nor a policy says so."""
+        self.feed: Callable[[str, Spec], None] | None = None
+        """Told of every change (`PUT` or `DELETE`), in order, right before it is made, while somebody listens."""
         self.usage = limits.Usage()
         self.timeout_ms_min = config.consumer_timeout_ms or NEVER
         """No consumer may hold a message for a shorter time than this without being asked."""
@@ -163,7 +165,10 @@ class Broker:
         if kind == catalog.NUMBERS:
             self.next_number = max(self.next_number, change["next"])
             return
-        _APPLY[kind, verb](self, catalog.read(change))
+        spec = catalog.read(change)
+        if self.feed is not None:
+            self.feed(verb, spec)
+        _APPLY[kind, verb](self, spec)
 
     def log(self, change: Change) -> int:
         """Append the change to the catalog log and apply it. Returns the sequence to wait for."""
@@ -174,12 +179,16 @@ class Broker:
     def put(self, spec: Spec, *, durable: bool = True) -> int:
         """Make it (or replace it), in the catalog log if it is durable. Returns the sequence to wait for, or 0."""
         seq = self.catalog.append(catalog.encode(catalog.put(spec)), self.now_ms) if durable else 0
+        if self.feed is not None:
+            self.feed(PUT, spec)
         _APPLY[catalog.kind_of(spec), PUT](self, spec)
         return seq
 
     def delete(self, spec: Spec, *, durable: bool = True) -> int:
         """End it, in the catalog log if it is durable. Returns the sequence to wait for, or 0."""
         seq = self.catalog.append(catalog.encode(catalog.delete(spec)), self.now_ms) if durable else 0
+        if self.feed is not None:
+            self.feed(DELETE, spec)
         _APPLY[catalog.kind_of(spec), DELETE](self, spec)
         return seq
 

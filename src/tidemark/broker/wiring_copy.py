@@ -1,0 +1,301 @@
+"""A copy of main's wiring, in a front: where a message goes, and whether its sender may send it there.
+
+It is made of the same virtual hosts, exchanges, bindings, permissions and policies as the broker's and changed by the same
+functions (`changes.py`), so it routes as the broker does. Its queues are names with a group: they hold nothing. It is fed
+by `feed.py`, change by change.
+
+`FreshCopy` adds what makes the answers true: before a front routes what it has read it asks for an echo on the link that
+changes come by. When that is back, every change is in the copy that was confirmed to anybody before the bytes were read. At
+most one echo is on its way; all who ask meanwhile share the next. When the link is lost they wait for the whole wiring from
+whoever leads then, which is newer than their question.
+
+Invariant: what was true of the broker's wiring when it made a change is true of the copy after it took that change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
+
+from tidemark.broker import catalog, changes
+from tidemark.broker.access import Access
+from tidemark.broker.catalog import DELETE, PUT
+from tidemark.broker.core import Route, Target
+from tidemark.broker.groups import place
+from tidemark.broker.placing import bad_expiration, check_user_id, queues_closely, route_for
+from tidemark.broker.policies import CLASSIC, Applied, Governed
+from tidemark.broker.replyto import RAW_PREFIX
+from tidemark.broker.vhost import VirtualHost
+from tidemark.errors import NotFound, PeerFault
+from tidemark.model.arena import Arena
+from tidemark.model.runs import HAS_COPIES, HAS_USER_ID
+from tidemark.model.wiring import (
+    MAIN,
+    Arguments,
+    OperatorPolicySpec,
+    PolicySpec,
+    QueueSpec,
+    UserSpec,
+    VhostSpec,
+)
+from tidemark.ports import Content
+
+ROUTES_MAX: Final = 100_000
+"""How many routes a virtual host remembers."""
+KNOWN_MAX: Final = 16_384
+"""How many answers are remembered as they were given."""
+
+Groups = dict[str, list[str]]
+"""The queues that a message goes to, by the group that they live in."""
+
+
+class NamedQueue(Target, Governed):
+    """A queue without messages: a name that bindings lead to."""
+
+    def __init__(self, spec: QueueSpec, arena: Arena, dirty: list[Any]) -> None:
+        super().__init__(arena, spec.number, False, dirty)
+        self.spec = spec
+        self.name = spec.name
+        self.governed_as = str(spec.arguments.get("x-queue-type", CLASSIC))
+
+    @property
+    def group(self) -> str:
+        return self.spec.group or MAIN
+
+    def govern(self, applied: Applied) -> None:
+        self.applied = applied
+
+
+class WiringCopy:
+    """Fits `changes.Wired`."""
+
+    def __init__(self, content: Content, groups: Mapping[str, str] | None = None) -> None:
+        """`groups` are all groups of the cluster with their modes."""
+        self.groups = dict(groups or {MAIN: "alone"})
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.access = Access(())
+        self.policies: dict[tuple[str, str], PolicySpec] = {}
+        self.operator_policies: dict[tuple[str, str], OperatorPolicySpec] = {}
+        self.taken = 0
+        """How many changes it is made of."""
+        self._content = content
+        self._arena = Arena()
+        self._dirty: list[Any] = []
+        self._known: dict[tuple[str, str, bytes, bytes], tuple[Route, Groups | None]] = {}
+        """By virtual host, user, exchange and key; good while the route is alive. None: it depends on headers."""
+
+    # Changes ----------------------------------------------------------------------------
+
+    def take(self, raw: bytes) -> None:
+        """Make the next change.
+
+        Raises:
+            StoreForeign: a change that this version does not know.
+        """
+        change = catalog.decode(raw)
+        made = _APPLY.get(catalog.kind_and_verb(change))
+        if made is not None:  # else it has nothing to do with routing
+            made(self, catalog.read(change))
+        self.taken += 1
+
+    # Answers ----------------------------------------------------------------------------
+
+    def group_of(self, vhost: str, queue: str) -> str | None:
+        """The group that the queue lives in; None: there is no such queue."""
+        host = self.vhosts.get(vhost)
+        found = None if host is None else host.queues.get(queue)
+        return None if found is None else cast(NamedQueue, found).group
+
+    def place(
+        self,
+        vhost: str,
+        queue: str,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Arguments,
+    ) -> str:
+        """The group that main will choose for a queue that is declared so; the one that it lives in if it is there.
+
+        Raises:
+            NotFound: there is no such virtual host.
+            PreconditionFailed: what it asks for cannot be met.
+        """
+        known = self.group_of(vhost, queue)
+        if known is not None:
+            return known
+        spec = QueueSpec(vhost, queue, durable, exclusive, auto_delete, arguments)
+        kind = str(arguments.get("x-queue-type", CLASSIC))
+        return place(spec, self.groups, self._vhost(vhost).rules.applied_to_new(kind, queue))
+
+    def routes(self, vhost: str, exchange: bytes, key: bytes, properties: bytes, *, user: str) -> Groups:
+        """Where this user's message goes, each queue once, in the order that the broker would find them.
+
+        Exchange and key are as they came over the wire. The answer must not be changed.
+
+        Raises:
+            AccessRefused, NotFound, PreconditionFailed: what the broker would say to this publish.
+        """
+        content = self._content
+        flags, _, ttl_ms = content.describe(properties)
+        which = vhost, user, exchange, key
+        known = self._known.get(which)
+        if known is None or not known[0].alive:
+            known = self._resolved(*which)
+        route, groups = known
+        if flags & HAS_USER_ID:
+            check_user_id(self.access, user, content.user_id(properties))
+        if ttl_ms == -2:
+            raise bad_expiration(content.expiration(properties) or "")
+        has_copies = bool(flags & HAS_COPIES)
+        if groups is not None and not has_copies:
+            return groups
+        headers = content.headers(properties)
+        found = queues_closely(self._vhost(vhost), exchange, key, route, headers, has_copies)
+        if groups is not None and not exchange and key.startswith(RAW_PREFIX):
+            return _joined(groups, _grouped(found))
+        return _grouped(found)
+
+    def _resolved(self, vhost: str, user: str, exchange: bytes, key: bytes) -> tuple[Route, Groups | None]:
+        route = route_for(self.access, user, self._vhost(vhost), exchange, key)
+        groups = _grouped(route.queues) if type(route) is Route else None
+        if not exchange and key.startswith(RAW_PREFIX):
+            # A private queue of main for replies, which is in no list: main knows whether it is there.
+            groups = {MAIN: [key.decode("utf-8", "surrogateescape")]}
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[vhost, user, exchange, key] = route, groups
+        return route, groups
+
+    def _vhost(self, name: str) -> VirtualHost:
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            raise NotFound(reason=f"no vhost '{name}'")
+        return vhost
+
+    # How changes are made ---------------------------------------------------------------
+
+    def put_vhost(self, spec: VhostSpec) -> None:
+        if spec.name not in self.vhosts:
+            self.vhosts[spec.name] = VirtualHost(spec, ROUTES_MAX)
+
+    def delete_vhost(self, spec: VhostSpec) -> None:
+        vhost = self.vhosts.pop(spec.name, None)
+        if vhost is not None:
+            vhost.forget_routes()
+            changes.delete_rules(self, spec.name)
+
+    def put_queue(self, spec: QueueSpec) -> None:
+        vhost = self.vhosts[spec.vhost]
+        if spec.name not in vhost.queues:
+            queue: Any = NamedQueue(spec, self._arena, self._dirty)
+            vhost.add_queue(queue)
+
+    def delete_queue(self, spec: QueueSpec) -> None:
+        vhost = self.vhosts.get(spec.vhost)
+        queue = None if vhost is None else vhost.queues.get(spec.name)
+        if vhost is not None and queue is not None and queue.number == spec.number:
+            vhost.remove_queue(queue)
+
+    def put_user(self, spec: UserSpec) -> None:
+        self.access.users[spec.name] = spec
+
+    def delete_user(self, spec: UserSpec) -> None:
+        changes.delete_user(self, spec.name)
+
+
+_APPLY: dict[tuple[str, str], Callable[[WiringCopy, Any], None]] = {
+    ("vhost", PUT): WiringCopy.put_vhost,
+    ("vhost", DELETE): WiringCopy.delete_vhost,
+    ("exchange", PUT): changes.put_exchange,
+    ("exchange", DELETE): changes.delete_exchange,
+    ("queue", PUT): WiringCopy.put_queue,
+    ("queue", DELETE): WiringCopy.delete_queue,
+    ("binding", PUT): changes.put_binding,
+    ("binding", DELETE): changes.delete_binding,
+    ("user", PUT): WiringCopy.put_user,
+    ("user", DELETE): WiringCopy.delete_user,
+    ("permission", PUT): changes.put_permission,
+    ("permission", DELETE): changes.delete_permission,
+    ("topic-permission", PUT): changes.put_topic_permission,
+    ("topic-permission", DELETE): changes.delete_topic_permission,
+    ("policy", PUT): changes.put_policy,
+    ("policy", DELETE): changes.delete_policy,
+    ("operator-policy", PUT): changes.put_operator_policy,
+    ("operator-policy", DELETE): changes.delete_operator_policy,
+}
+
+
+def _grouped(queues: Iterable[Any]) -> Groups:
+    found: Groups = {}
+    for queue in queues:
+        found.setdefault(queue.group, []).append(queue.name)
+    return found
+
+
+def _joined(first: Groups, then: Groups) -> Groups:
+    return {group: first.get(group, []) + then.get(group, []) for group in {**first, **then}}
+
+
+class FreshCopy:
+    """A `WiringCopy` that is filled by one link after the other and knows when it is new enough.
+
+    The link calls `greeted`, `changed`, `whole`, `echoed` and `lost`, and sends what `ask` is called with.
+    """
+
+    def __init__(self, content: Content, ask: Callable[[int], None]) -> None:
+        self.copy: WiringCopy | None = None
+        """The newest that is whole; None: there was none yet."""
+        self.up = False
+        """The link is open and the copy whole."""
+        self._content = content
+        self._ask = ask
+        self._coming: WiringCopy | None = None
+        self._number = 0
+        self._flying: list[Callable[[], None]] = []
+        """Who waits for the echo that is on its way."""
+        self._waiting: list[Callable[[], None]] = []
+        """Who waits for the one behind it."""
+
+    def fresh(self, then: Callable[[], None]) -> None:
+        """Call `then`, later, when the copy is at least as new as what main had confirmed when this was called."""
+        self._waiting.append(then)
+        self._ask_if_due()
+
+    def greeted(self, groups: Mapping[str, str]) -> None:
+        """A link to main's leader is open: all its wiring follows."""
+        self._coming = WiringCopy(self._content, groups)
+
+    def changed(self, raw: bytes) -> None:
+        """Raises StoreForeign: main is of a newer version than this."""
+        copy = self._coming or self.copy
+        assert copy is not None
+        copy.take(raw)
+
+    def whole(self) -> None:
+        """That was all of it; changes follow."""
+        assert self._coming is not None
+        self.copy, self._coming = self._coming, None
+        self.up = True
+        self._ask_if_due()
+
+    def echoed(self, number: int) -> None:
+        """Raises PeerFault: nobody asked for that."""
+        if number != self._number or not self._flying:
+            raise PeerFault(reason=f"echo {number} was not asked for")
+        answered, self._flying = self._flying, []
+        self._ask_if_due()
+        for then in answered:
+            then()
+
+    def lost(self) -> None:
+        """The link is gone. Who waits goes on waiting, for the next."""
+        self.up = False
+        self._coming = None
+        self._waiting, self._flying = self._flying + self._waiting, []
+
+    def _ask_if_due(self) -> None:
+        if self.up and self._waiting and not self._flying:
+            self._flying, self._waiting = self._waiting, []
+            self._number += 1
+            self._ask(self._number)
