@@ -11,7 +11,9 @@
 Both proofs cover the introduction and the challenge byte by byte, so neither side's words can be changed or used again
 on another link. The dialler proves first: a stranger who connects learns nothing that he could try secrets against. What
 follows on a link of kind REPLICA is frames of `codec.py`; on one of kind RELAY, the bytes of one client's connection, whose
-address the dialler vouches for; on one of kind VIEW, what either side knows about members (`runtime/membership/external.py`).
+address the dialler vouches for; on one of kind VIEW, what either side knows about members (`runtime/membership/external.py`); on
+one of kind WIRING, frames of `wiring.py`. A link of kind FRONT is like a relay, but what goes over it are a front's own words on
+behalf of a client, not the client's: it may say what clients may not.
 
 Frames of the handshake, little-endian: length (u32, of what follows), step (u8), fields as in `codec.py`.
 
@@ -53,9 +55,13 @@ class LinkKind(IntEnum):
     REPLICA = 1
     RELAY = 2
     VIEW = 3
+    WIRING = 4
+    FRONT = 5
 
 
 KINDS: Final = frozenset(LinkKind)
+OF_CLIENTS: Final = frozenset({LinkKind.RELAY, LinkKind.FRONT})
+"""Links that are for one client each; the introduction says which."""
 
 
 class State(Enum):
@@ -80,7 +86,7 @@ EXPECTED: dict[State, Step] = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Whose connection a relay carries, as the member sees it that took it."""
+    """Whose connection a relay or a front carries, as whoever took it sees it."""
 
     host: str
     port: int
@@ -213,10 +219,11 @@ class Dialler(Handshake):
         client: Client | None = None,
         kind: LinkKind = LinkKind.REPLICA,
     ) -> None:
-        """`client`: this link is a relay for it."""
+        """`client`: this link is for it, a relay unless the kind is FRONT."""
         super().__init__(me, cluster, secret, nonce, State.AWAIT_CHALLENGE)
         self.peer = peer
-        kind = kind if client is None else LinkKind.RELAY
+        if client is not None and kind not in OF_CLIENTS:
+            kind = LinkKind.RELAY
         words = [MAGIC, bytes([VERSION, kind]), name(cluster), name(me), name(peer), nonce]
         if client is not None:
             words += [
@@ -251,7 +258,7 @@ class Listener(Handshake):
         super().__init__(me, cluster, secret, nonce, State.AWAIT_INTRODUCTION)
         self.kind = LinkKind.REPLICA
         self.client: Client | None = None
-        """Of a relay."""
+        """Of a relay, or whom a front speaks for."""
 
     def welcome(self) -> None:
         """Take the link of a member that is PROVEN."""
@@ -273,7 +280,7 @@ class Listener(Handshake):
             if self.peer == self._me:
                 raise PeerFault(reason=f"two members call themselves '{self._me}'; set node.name of one")
             fields.take(NONCE_BYTES)
-            if self.kind is LinkKind.RELAY:
+            if self.kind in OF_CLIENTS:
                 self.client = _client(fields)
             fields.finish()
             body = MAGIC + bytes([VERSION]) + name(self._cluster) + name(self._me) + self._nonce

@@ -59,6 +59,27 @@ def test_members_of_one_cluster_come_together_and_know_each_other() -> None:
     assert listener.kind is LinkKind.REPLICA
 
 
+def test_a_front_says_for_whom_it_speaks_and_that_it_is_no_relay() -> None:
+    client = Client("10.0.0.9", 50123, "10.0.0.1", 5671, True, "orders")
+    dialler = Dialler("front", "shop", SECRET, b"D" * 32, "a", client, LinkKind.FRONT)
+    listener = a_listener()
+    talk(dialler, listener)
+    assert (listener.kind, listener.client) == (LinkKind.FRONT, client)
+
+
+def test_a_front_that_wants_the_wiring_says_so() -> None:
+    listener = a_listener()
+    talk(Dialler("front", "shop", SECRET, b"D" * 32, "a", kind=LinkKind.WIRING), listener)
+    assert (listener.kind, listener.client) == (LinkKind.WIRING, None)
+
+
+def test_a_member_of_another_group_is_of_another_cluster() -> None:
+    dialler, listener = a_dialler(cluster="shop/groups/fast"), a_listener()
+    with pytest.raises(PeerFault, match="'b' is of cluster 'shop/groups/fast', 'a' of 'shop'"):
+        talk(dialler, listener)
+    assert not listener.done
+
+
 @pytest.mark.parametrize(
     "client",
     [
