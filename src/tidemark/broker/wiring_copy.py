@@ -250,7 +250,8 @@ class FreshCopy:
         """The link is open and the copy whole."""
         self._content = content
         self._ask = ask
-        self._coming: WiringCopy | None = None
+        self.coming: WiringCopy | None = None
+        """The one that is being filled."""
         self._number = 0
         self._flying: list[Callable[[], None]] = []
         """Who waits for the echo that is on its way."""
@@ -264,18 +265,18 @@ class FreshCopy:
 
     def greeted(self, groups: Mapping[str, str]) -> None:
         """A link to main's leader is open: all its wiring follows."""
-        self._coming = WiringCopy(self._content, groups)
+        self.coming = WiringCopy(self._content, groups)
 
     def changed(self, raw: bytes) -> None:
         """Raises StoreForeign: main is of a newer version than this."""
-        copy = self._coming or self.copy
+        copy = self.coming or self.copy
         assert copy is not None
         copy.take(raw)
 
     def whole(self) -> None:
         """That was all of it; changes follow."""
-        assert self._coming is not None
-        self.copy, self._coming = self._coming, None
+        assert self.coming is not None
+        self.copy, self.coming = self.coming, None
         self.up = True
         self._ask_if_due()
 
@@ -291,7 +292,7 @@ class FreshCopy:
     def lost(self) -> None:
         """The link is gone. Who waits goes on waiting, for the next."""
         self.up = False
-        self._coming = None
+        self.coming = None
         self._waiting, self._flying = self._flying + self._waiting, []
 
     def _ask_if_due(self) -> None:

@@ -32,6 +32,8 @@ class PeerInfo:
     tls: bool = False
     certificate_name: str | None = None
     """The common name of the client's certificate, when TLS has checked one: the user of EXTERNAL."""
+    front: str = ""
+    """The front of this cluster whose words these are, on behalf of that peer; empty: they are the peer's own."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port} -> {self.local_host}:{self.local_port}"

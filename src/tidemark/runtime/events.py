@@ -78,6 +78,11 @@ EVENTS: dict[str, str] = {
     "watch behind compaction": "TM-4026",
     "membership failed": "TM-4027",
     "logs cut back": "TM-4028",
+    "front listens": "TM-4029",
+    "front gone": "TM-4030",
+    "front cut off": "TM-4031",
+    "main not reached": "TM-4032",
+    "main reached": "TM-4033",
     # What should not happen
     "unexpected": "TM-9001",
     "unexpected exception": "TM-9002",

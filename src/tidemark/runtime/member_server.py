@@ -23,6 +23,7 @@ from tidemark.errors import ConfigError, ConnectionForced, NotHere, NotLeading, 
 from tidemark.frontend.services import FrontEnd, MemberInfo, PeerInfo, Topology
 from tidemark.member.member import Member
 from tidemark.model.peers import Message, Name, Unit, View
+from tidemark.model.wiring import MAIN
 from tidemark.node import Node
 from tidemark.runtime.apart import Forked
 from tidemark.runtime.authenticator import is_loopback
@@ -36,8 +37,10 @@ from tidemark.runtime.peers import Peers, PeerTls, peer_tls, read_secret
 from tidemark.runtime.relay import Near
 from tidemark.runtime.server import Server
 from tidemark.runtime.wholefile import WholeFile
+from tidemark.runtime.wiring_feed import Feeds, TurnedAway
 from tidemark.store.journal import RecoveryReport
 from tidemark.wire.peer.handshake import Client
+from tidemark.wire.peer.wiring import Elsewhere, Greeting
 
 BEAT_S = 0.05
 PATIENCE_S = 3.0
@@ -76,6 +79,7 @@ class MemberServer(Server):
         self._leader: Name | None = None
         self._frozen = False
         """Clients that are connected hear nothing: see `role`."""
+        self.feeds = Feeds(log, self._leads)
         self._ticked_ms = 0
         self._wake_ticks_ms = 0
         self._wake_timer: asyncio.TimerHandle | None = None
@@ -99,6 +103,7 @@ class MemberServer(Server):
         try:
             self._check_address(secret, tls)
             self.peers = Peers(me, cluster.identity, secret, self, self._relayed, self.log, tls)
+            self.peers.fronted, self.peers.fed = self._fronted, self._fed
             for name, address in self._routes.items():
                 self.peers.known(name, address)
             await super().start()
@@ -137,6 +142,7 @@ class MemberServer(Server):
         """Close the links first: then whoever follows us knows at once that we are gone."""
         for near in list(self.relays):
             near.cut()
+        self.feeds.cut("this member stops")
         await self.peers.close()
         await self._membership.close()
 
@@ -237,9 +243,16 @@ class MemberServer(Server):
 
     def _relayed(self, peer: Name, client: Client) -> asyncio.BaseProtocol | str:
         """A member passes one of its clients on to us."""
+        return self._connection_of(client, peer)
+
+    def _fronted(self, peer: Name, client: Client) -> asyncio.BaseProtocol | str:
+        """A front speaks for one of its clients."""
+        return self._connection_of(client, peer, front=peer)
+
+    def _connection_of(self, client: Client, by: Name, front: Name = "") -> asyncio.BaseProtocol | str:
         if not self.serving:
             return f"{self.config.node.name} does not serve clients: it is {self.member.mode.state}"
-        self.log.debug("client passed on", by=peer, client=f"{client.host}:{client.port}")
+        self.log.debug("client passed on", by=by, client=f"{client.host}:{client.port}")
         who = PeerInfo(
             client.host,
             client.port,
@@ -247,8 +260,27 @@ class MemberServer(Server):
             client.local_port,
             client.tls,
             client.certificate_name,
+            front,
         )
         return ConnectionShell(self, who)
+
+    def _fed(self, front: Name) -> asyncio.BaseProtocol | str:
+        """A front wants to have a copy of the wiring."""
+        group = self.config.cluster.group
+        if group != MAIN:
+            return f"the wiring is kept by the group '{MAIN}'; {self.config.node.name} is in '{group}'"
+        if not self._leads():
+            leader = self.elsewhere() or ""
+            address = self.peers.addresses.get(leader)
+            return TurnedAway(Elsewhere(leader, "" if address is None else str(address)))
+        broker = self.node.broker
+        epoch = self.member.view.epoch if self.member.view is not None else 0
+        return self.feeds.link(front, Greeting(self.config.node.name, epoch, broker.groups), broker)
+
+    def _leads(self) -> bool:
+        """Whether this member leads and can prove it, at this very moment."""
+        self._fresh()
+        return self.serving
 
     def connected(self, shell: ConnectionShell, peer: PeerInfo) -> FrontEnd:
         if self.serving or isinstance(shell, ReaderShell):
@@ -347,6 +379,10 @@ class MemberServer(Server):
             for front_end, shell in list(self._shells.items()):
                 if front_end in self.node.front_ends:
                     shell.freeze(self._frozen)
+        if not self.member.serving:
+            self.feeds.cut("this member does not lead any more")
+        elif not self.node.paused:
+            self.feeds.proven()
         self.role_changed.set()
         self.role_changed.clear()
         if state is State.FENCED and self._external is not None:
@@ -354,6 +390,7 @@ class MemberServer(Server):
 
     def retired(self, node: Node) -> None:
         why = "does not lead any more" if node.serving else "reads its store again"
+        self.feeds.cut(f"this member {why}")
         for front_end in list(node.front_ends):
             front_end.shutdown(320, f"this member {why}; connect to another")
             shell = self._shells.get(front_end)
@@ -382,6 +419,7 @@ class MemberServer(Server):
             server.close()
         for near in list(self.relays):
             near.cut()
+        self.feeds.cut("the cluster is shutting down")
         for front_end in list(self._shells):
             front_end.shutdown(320, "the cluster is shutting down")
         self.due()

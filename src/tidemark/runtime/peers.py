@@ -12,7 +12,8 @@ What is complete is told with whatever is sent next, or a moment later: nobody b
 write of its own for every group of publishes and peer would cost the leader a tenth of its time.
 
 The bytes of a relay arrive here too, because it is this port whose callers prove who they are; when they have, the socket
-is handed on (`relayed`). So is that of a member that wants to compare views (`compared`).
+is handed on (`relayed`). So is that of a member that wants to compare views (`compared`), of a front that speaks for a
+client (`fronted`) and of one that wants to have a copy of the wiring (`fed`).
 
 Invariant: `events.peer_up` and `peer_down` of one kind of link with one member alternate, except that an attempt that
 failed is a `peer_down` of its own. Nothing is called back from inside `dial`, `drop`, `tell` or `ship`.
@@ -78,6 +79,10 @@ Relayed = Callable[[Name, Client], "asyncio.BaseProtocol | str"]
 
 Compared = Callable[[Name], "asyncio.BaseProtocol | str"]
 """Asked about a link over which a member wants to compare views: the protocol that takes its socket, or why not."""
+
+
+Fed = Callable[[Name], "asyncio.BaseProtocol | str"]
+"""Asked about a link over which a front wants to have the wiring: the protocol that takes its socket, or why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,8 @@ class Peers:
         self.events = events
         self.relayed = relayed
         self.compared: Compared = lambda _: "views are kept in etcd here, not told: see cluster.provider"
+        self.fronted: Relayed = lambda _, __: "fronts are not served here"
+        self.fed: Fed = lambda _: "there is no wiring to be had here"
         self.log = log
         self.tls = tls
         self.addresses: dict[Name, Address] = {}
@@ -593,11 +600,12 @@ class Link(asyncio.BufferedProtocol):
 
     def _hand_on(self, handshake: Listener) -> None:
         """It is not for replication: its socket belongs to somebody else from now on."""
-        if handshake.kind is LinkKind.RELAY:
-            assert handshake.client is not None
-            taker = self._peers.relayed(handshake.peer, handshake.client)
+        peers, peer, client = self._peers, handshake.peer, handshake.client
+        if client is not None:
+            ask = peers.fronted if handshake.kind is LinkKind.FRONT else peers.relayed
+            taker = ask(peer, client)
         else:
-            taker = self._peers.compared(handshake.peer)
+            taker = peers.fed(peer) if handshake.kind is LinkKind.WIRING else peers.compared(peer)
         if isinstance(taker, str):
             handshake.refuse(taker)
             self._send_handshake()
