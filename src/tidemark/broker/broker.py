@@ -376,9 +376,18 @@ class Broker:
     # Sessions ---------------------------------------------------------------------------
 
     def open_session(
-        self, vhost: str, user: str, sink: ConnectionSink | None, name: str, protocol: str = "amqp091"
+        self,
+        vhost: str,
+        user: str,
+        sink: ConnectionSink | None,
+        name: str,
+        protocol: str = "amqp091",
+        *,
+        by_front: bool = False,
     ) -> Session:
         """What a connection of this user does in this virtual host. Without a `sink` it counts as none.
+
+        `by_front`: it came over a proven link, and a front speaks for the user.
 
         Raises:
             NotAllowed: there is no such virtual host, the user has no permission in it, or one of the two has as
@@ -391,7 +400,7 @@ class Broker:
             raise NotAllowed(reason=f"access to vhost '{vhost}' refused for user '{user}'")
         if sink is not None:
             self.usage.check_connection(vhost, user)
-        session = Session(self, host, user, sink, name, self.counts.of(protocol))
+        session = Session(self, host, user, sink, name, self.counts.of(protocol), by_front)
         self.sessions[session] = None
         if sink is not None:
             self.usage.connected(vhost, user)

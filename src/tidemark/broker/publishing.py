@@ -9,6 +9,11 @@ A producer that numbers its messages to a stream (headers x-producer and x-produ
 again when it does not know what became of them: what the broker has already is not stored a second time. That
 it has it is written down in the same frame as the message.
 
+A front has routed already what it publishes: it names the queues (header x-tidemark-to, to the default exchange with an empty
+key), and the exchange and key that consumers shall be shown (x-tidemark-exchange, x-tidemark-key). It has asked whether the
+user may publish there, so that is not asked again. A queue that is not here is returned, one return each with its name as
+the text: the front knows what it should be and makes it. From anybody else these headers are headers like others.
+
 Invariant: every row before `failed_row` (all, without an error) is on its queues, in `returned`, in `refused`
 , was known already or was not wanted by any queue; `last_seq` is the highest sequence among them that went into
 the journal.
@@ -22,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 from tidemark.broker import deadletter
 from tidemark.broker.arguments import Overflow
 from tidemark.broker.core import Publisher, Route
-from tidemark.broker.placing import bad_expiration, check_user_id, queues_closely, run_of_one, text
+from tidemark.broker.placing import bad_expiration, check_user_id, queues_closely, raw, run_of_one, text
 from tidemark.broker.replyto import RAW_PREFIX
 from tidemark.broker.streams.producers import scoped
+from tidemark.broker.vhost import QUEUES_PER_MESSAGE_MAX
 from tidemark.errors import NotImplementedHere, PreconditionFailed, TidemarkError
 from tidemark.model.records import HEAD_BYTES, padded
 from tidemark.model.runs import (
@@ -44,6 +50,7 @@ from tidemark.model.runs import (
     TTL,
     PublishRun,
 )
+from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, TO_HEADER
 from tidemark.ports import Sink
 
 if TYPE_CHECKING:
@@ -52,6 +59,8 @@ if TYPE_CHECKING:
     from tidemark.broker.session import Session
 
 NO_ROUTE = (312, "NO_ROUTE")
+NOT_FOUND = 404
+"""The code of a return for a queue that a front has named and that is not here; the text is the queue's name."""
 NAME_BYTES_MAX = 255
 
 
@@ -80,6 +89,10 @@ class Planned:
     """The route that has exactly these queues, if there is one."""
     producer: tuple[str, int] | None = None
     """Who sent it to a stream, and under which number of its own."""
+    shown: tuple[bytes, bytes] | None = None
+    """The exchange and key that it says it came by; None: those that it did come by."""
+    missing: tuple[str, ...] = ()
+    """Queues that were named and are not here."""
 
 
 class Publishing:
@@ -91,6 +104,8 @@ class Publishing:
         self._vhost = session.vhost
         self._wakes = broker.wakes
         self._counts = session.counts
+        self._by_list = Route((), False)
+        """Of what a front publishes to queues that it names."""
         self._publisher = Publisher(
             broker.arena, broker.memory, broker.journal, self._resolve, broker.published
         )
@@ -133,6 +148,8 @@ class Publishing:
         return self.publish(run, self.broker.now_ms)
 
     def _resolve(self, exchange: bytes, key: bytes) -> Route:
+        if self._session.by_front and not exchange and not key:
+            return self._by_list
         route = self._session.resolve(exchange, key)
         if not exchange and key.startswith(RAW_PREFIX):
             return self.broker.replies.route(key, self._vhost.name)
@@ -153,10 +170,12 @@ class Publishing:
             raise NotImplementedHere(reason="immediate=true")
         route = self._publisher.route_of(run, row)
         properties = run.part(row, PROPERTIES)
-        if flags & HAS_USER_ID:
+        if flags & HAS_USER_ID and route is not self._by_list:
             check_user_id(self.broker.access, self._session.user, self.broker.content.user_id(properties))
         if run.number(row, TTL) == -2:
             raise bad_expiration(self.broker.content.expiration(properties) or "")
+        if route is self._by_list:
+            return self._plan_by_list(properties, flags)
         changed = None
         if flags & DIRECT_REPLY:
             name = self.broker.replies.name_for(self._sink)
@@ -168,10 +187,40 @@ class Publishing:
             planned = Planned(route.queues, changed, route)  # type: ignore[arg-type]
         else:
             planned = self._plan_closely(run, row, route, properties, headers, changed)
+        self._note_producer(planned, flags, headers)
+        return planned
+
+    def _plan_by_list(self, properties: bytes, flags: int) -> Planned:
+        """Where a row goes whose queues are named in it."""
+        headers = self.broker.content.headers(properties)
+        names = headers.pop(TO_HEADER, [])
+        if not isinstance(names, list) or len(names) > QUEUES_PER_MESSAGE_MAX:
+            raise PreconditionFailed(
+                reason=f"the header '{TO_HEADER}' is no list of at most {QUEUES_PER_MESSAGE_MAX} queues"
+            )
+        shown = tuple(
+            raw(_name_in(headers.pop(header, ""), header)) for header in (EXCHANGE_HEADER, KEY_HEADER)
+        )
+        headers.pop("BCC", None)
+        queues: dict[Queue, None] = {}
+        missing: dict[str, None] = {}
+        for name in (_name_in(name, TO_HEADER) for name in names):
+            queue = self._vhost.queues.get(name) or self.broker.replies.by_name(name, self._vhost.name)
+            if queue is not None:
+                queues[queue] = None
+            else:
+                missing[name] = None
+        changed = self.broker.content.with_headers(properties, headers)
+        if flags & DIRECT_REPLY:
+            changed = self.broker.content.with_reply_to(changed, self.broker.replies.name_for(self._sink))
+        planned = Planned(tuple(queues), changed, shown=(shown[0], shown[1]), missing=tuple(missing))
+        self._note_producer(planned, flags, headers)
+        return planned
+
+    def _note_producer(self, planned: Planned, flags: int, headers: dict[str, Any]) -> None:
         if flags & HAS_PRODUCER and any(queue.keeps for queue in planned.queues):
             name, number = _producer(headers)
             planned.producer = scoped(self._session.user, name), number
-        return planned
 
     def _plan_closely(
         self,
@@ -192,7 +241,12 @@ class Publishing:
         return Planned(queues, changed)
 
     def _put(self, run: PublishRun, row: int, planned: Planned, now_ms: int, result: Published) -> None:
+        for name in planned.missing:
+            self._counts.returned += 1
+            result.returned.append((row, NOT_FOUND, name))
         if not planned.queues:
+            if planned.missing:
+                return
             self._count_unroutable(run, row)
             if run.number(row, FLAGS) & MANDATORY:
                 self._counts.returned += 1
@@ -216,7 +270,7 @@ class Publishing:
         if planned.producer is not None and route is not None:
             self.broker.journal.ensure(record_bytes_max(run, row, planned) + self.producer_bytes_max(planned))
         if planned.properties is not None:
-            run, row = _with_properties(run, row, planned.properties), 0
+            run, row = _changed(run, row, planned.properties, planned.shown), 0
         if route is not None:
             if route.meter is None and (exchange := self._exchange(run, row)) is not None:
                 route.meter = exchange.meter
@@ -268,26 +322,34 @@ def record_bytes_max(run: PublishRun, row: int, planned: Planned) -> int:
     ):
         return 0
     properties = run.number(row, PROPERTIES + 1) if planned.properties is None else len(planned.properties)
-    return padded(
-        HEAD_BYTES
-        + 4 * len(planned.queues)
-        + run.number(row, EXCHANGE + 1)
-        + run.number(row, KEY + 1)
-        + properties
-        + run.number(row, BODY + 1)
-    )
+    if planned.shown is None:
+        names = run.number(row, EXCHANGE + 1) + run.number(row, KEY + 1)
+    else:
+        names = sum(map(len, planned.shown))
+    return padded(HEAD_BYTES + 4 * len(planned.queues) + names + properties + run.number(row, BODY + 1))
 
 
-def _with_properties(run: PublishRun, row: int, properties: bytes) -> PublishRun:
+def _changed(run: PublishRun, row: int, properties: bytes, shown: tuple[bytes, bytes] | None) -> PublishRun:
+    exchange, key = shown or (run.part(row, EXCHANGE), run.part(row, KEY))
     return run_of_one(
-        run.part(row, EXCHANGE),
-        run.part(row, KEY),
+        exchange,
+        key,
         properties,
         run.part(row, BODY),
         flags=run.number(row, FLAGS),
         priority=run.number(row, PRIORITY),
         ttl_ms=run.number(row, TTL),
     )
+
+
+def _name_in(value: Any, header: str) -> str:
+    """A name of an exchange, a queue or a key in a header. One that is no text comes as bytes."""
+    name = text(value) if isinstance(value, bytes) else value
+    if not isinstance(name, str) or len(raw(name)) > NAME_BYTES_MAX:
+        raise PreconditionFailed(
+            reason=f"the header '{header}' has no name of {NAME_BYTES_MAX} bytes at most: {value!r}"
+        )
+    return name
 
 
 def _producer(headers: dict[str, Any]) -> tuple[str, int]:

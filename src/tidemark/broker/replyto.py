@@ -97,6 +97,11 @@ class Replies:
         """Whether a reply to this name would reach somebody."""
         return name in self._by_name
 
+    def by_name(self, name: str, vhost: str) -> ReplyQueue | None:
+        """The private queue of this name, while it is there."""
+        queue = self._by_name.get(name)
+        return queue if queue is not None and queue.spec.vhost == vhost else None
+
     def name_for(self, sink: Sink) -> str:
         """What replies to this channel must be addressed to.
 
@@ -110,8 +115,8 @@ class Replies:
 
     def route(self, key: bytes, vhost: str) -> Route:
         """The way of a reply; one without queues, and not to be kept, if its receiver is gone."""
-        queue = self._by_name.get(key.decode("utf-8", "surrogateescape"))
-        if queue is not None and queue.spec.vhost == vhost:
+        queue = self.by_name(key.decode("utf-8", "surrogateescape"), vhost)
+        if queue is not None:
             return queue.route
         nowhere = Route((), False)
         nowhere.alive = False

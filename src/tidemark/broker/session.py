@@ -88,6 +88,7 @@ class Session:
         sink: ConnectionSink | None,
         name: str,
         counts: ProtocolCounts,
+        by_front: bool = False,
     ) -> None:
         self.broker = broker
         self.vhost = vhost
@@ -95,6 +96,8 @@ class Session:
         self.name = name
         self.counts = counts
         """Of its protocol."""
+        self.by_front = by_front
+        """It came over a link of a front, which has routed what it publishes and asked whether the user may."""
         self.owned: dict[Queue, None] = {}
         self._sink = sink
 

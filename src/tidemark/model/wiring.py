@@ -50,6 +50,11 @@ class ExchangeSpec:
 MAIN = "main"
 """The group of a cluster that keeps the wiring of all its groups. A broker that stands alone is one."""
 
+TO_HEADER = "x-tidemark-to"
+"""In a message that a front publishes: the queues that it is for. The two below say what is shown of it."""
+EXCHANGE_HEADER = "x-tidemark-exchange"
+KEY_HEADER = "x-tidemark-key"
+
 Replicate = Literal["none", "configuration", "messages"]
 """How much of a durable queue the members of a cluster keep beside the leader."""
 

@@ -368,7 +368,7 @@ class Amqp091:
         """Open the virtual host, if this user may."""
         agreed = self._handshake.agreed
         self.session = self.services.broker.open_session(
-            agreed.virtual_host, agreed.user, self, str(self.peer)
+            agreed.virtual_host, agreed.user, self, str(self.peer), by_front=bool(self.peer.front)
         )
         self._has_session = True
         reply = self._handshake.accept()

@@ -143,7 +143,7 @@ def encode_return(
     frame_max: int,
 ) -> bytes:
     """Basic.Return for a message that could not be routed."""
-    method = struct.pack(">HHH", BASIC, RETURN, code) + _short(text.encode())
+    method = struct.pack(">HHH", BASIC, RETURN, code) + _short(_raw(text))
     method += _short(exchange) + _short(key)
     return b"".join(_content(channel, method, properties, body, frame_max))
 
