@@ -5,6 +5,11 @@ that happened. Its expiration is taken off, else it would die again at once. A m
 to a queue it has died in, without a client ever having rejected it on the way, is dropped there: nothing
 would stop it.
 
+In a group other than main there are no exchanges: only a letter to the default one with queues of this group finds its way
+here. Every other is put into the outbox of its virtual host, a durable queue that is made when it is needed, with headers that
+say where it wants to go (x-tidemark-exchange, x-tidemark-key); whoever moves it on publishes it in main. No policy
+applies to an outbox, so nothing in it expires or is too much.
+
 The record of the dead letter is written before the record that ends the original, and if it can be in the
 same frame: after a crash the message is in one of the two queues, never in none.
 
@@ -18,13 +23,17 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.broker.arguments import Overflow
 from tidemark.broker.core import Publisher, Route
+from tidemark.broker.groups import OUTBOX
 from tidemark.broker.placing import copy_keys, queues_of, raw, run_of_one
 from tidemark.errors import CorruptRecord, PreconditionFailed, StoreError
 from tidemark.model.records import HEAD_BYTES, Reason, padded
 from tidemark.model.values import Int64, Timestamp
+from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, MAIN, QueueSpec
 
 if TYPE_CHECKING:
+    from tidemark.broker.broker import Broker
     from tidemark.broker.queue import Queue
+    from tidemark.broker.vhost import VirtualHost
 
 CAUSES = {
     Reason.REJECTED: "rejected",
@@ -60,6 +69,7 @@ def bury(queue: Queue, places: list[tuple[int, int]], reason: Reason) -> None:
     journal = queue.broker.journal
     done = 0
     try:
+        prepare(queue)
         while done < len(places):
             together, need = _together(queue, places[done : done + TOGETHER_MAX])
             if queue.durable:
@@ -77,6 +87,29 @@ def bury(queue: Queue, places: list[tuple[int, int]], reason: Reason) -> None:
         for lane, index in places[done:]:
             queue.requeue(lane, index, False)
         raise
+
+
+def prepare(queue: Queue) -> None:
+    """Make the outbox if letters of this queue may need it: a step that waits for nothing must not fail in the middle.
+
+    Raises:
+        StoreError: the catalog takes nothing now.
+    """
+    broker, exchange = queue.broker, queue.policy.dead_letter_exchange
+    vhost = broker.vhosts.get(queue.spec.vhost)
+    if broker.group == MAIN or exchange is None or vhost is None:
+        return
+    if exchange != "" or queue.policy.dead_letter_key not in vhost.queues:
+        _outbox(broker, vhost)
+
+
+def _outbox(broker: Broker, vhost: VirtualHost) -> Queue:
+    found = vhost.queues.get(OUTBOX)
+    if found is None:
+        # Whatever the members keep of queues that do not say: what is in here has nowhere else to be.
+        spec = QueueSpec(vhost.name, OUTBOX, durable=True, arguments={"x-replicate": "messages"})
+        found, _ = broker.create_queue(spec)
+    return found
 
 
 def _together(
@@ -121,7 +154,7 @@ def settled_bytes(count: int) -> int:
 
 
 def post(source: Queue, letter: Letter, cause: str) -> None:
-    """Publish one dead letter. Without an exchange of that name, or a queue behind it, it is gone."""
+    """Publish one dead letter. Without an exchange of that name, or a queue behind it, it is gone, but for the outbox."""
     broker = source.broker
     publisher = Publisher(broker.arena, broker.memory, broker.journal, _nowhere)
     waiting = [(source, letter, cause)]
@@ -130,7 +163,9 @@ def post(source: Queue, letter: Letter, cause: str) -> None:
         policy = source.policy
         vhost = broker.vhosts.get(source.spec.vhost)
         exchange = policy.dead_letter_exchange
-        if exchange is None or vhost is None or exchange not in vhost.exchanges:
+        if exchange is None or vhost is None:
+            continue
+        if broker.group == MAIN and exchange not in vhost.exchanges:
             continue
         headers = broker.content.headers(letter.properties)
         keys = [letter.key, *_copies(headers)]
@@ -146,10 +181,13 @@ def post(source: Queue, letter: Letter, cause: str) -> None:
         if policy.dead_letter_key is not None:
             headers.pop("CC", None)
             keys = [policy.dead_letter_key]
+        leaves = broker.group != MAIN and (exchange != "" or any(key not in vhost.queues for key in keys))
+        if leaves:
+            headers |= {EXCHANGE_HEADER: exchange, KEY_HEADER: keys[0]}
         properties = broker.content.with_headers(letter.properties, headers, keep_expiration=False)
         source.dead_lettered += 1
-        accepting: list[Queue] = []
-        for queue in queues_of(vhost, exchange, keys, headers):
+        accepting: list[Queue] = [_outbox(broker, vhost)] if leaves else []
+        for queue in () if leaves else queues_of(vhost, exchange, keys, headers):
             if cause != "rejected" and is_cycle(queue.name, headers["x-death"]):
                 continue
             if not (queue.guarded and queue.overflows(len(letter.body))):

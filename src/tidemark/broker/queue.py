@@ -25,7 +25,8 @@ from tidemark.broker import deadletter, dispatch
 from tidemark.broker.arguments import Overflow, check_queue_arguments
 from tidemark.broker.consumer import Consumer, ConsumerStatistics
 from tidemark.broker.core import NEVER, QueueCore
-from tidemark.broker.policies import Applied, Governed
+from tidemark.broker.groups import OUTBOX
+from tidemark.broker.policies import NOTHING, Applied, Governed
 from tidemark.errors import AccessRefused, StoreError
 from tidemark.model.records import Reason
 from tidemark.model.runs import Taken
@@ -115,6 +116,8 @@ class Queue(QueueCore, Governed):
         As in RabbitMQ: messages that are here keep the time to live that they came with; what is over a new limit
         goes in the next turn; a new time without use (expires) begins now; dead letters go by the new rules.
         """
+        if self.name == OUTBOX:
+            applied = NOTHING
         self.applied = applied
         before = self.policy
         policy = applied.joined(self.declared, self.spec.arguments)

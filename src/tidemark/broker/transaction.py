@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tidemark.broker import settlement
 from tidemark.broker.core import Holder
-from tidemark.broker.deadletter import letter_bytes_max, letters_max, settled_bytes
+from tidemark.broker.deadletter import letter_bytes_max, letters_max, prepare, settled_bytes
 from tidemark.broker.publishing import Published, Publishing, record_bytes_max
 from tidemark.broker.queue import Queue, grouped
 from tidemark.errors import PreconditionFailed, TidemarkError
@@ -154,6 +154,7 @@ class Transaction:
                     need += settled_bytes(len(places)) + len(places) * COUNTED_BYTES
                 if outcome == "accept" or queue.policy.dead_letter_exchange is None:
                     continue
+                prepare(queue)
                 # Dead letters settle in steps, each with a record of its own.
                 letters = letters_max(queue)
                 for lane, index in places:
