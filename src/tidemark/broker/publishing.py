@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 from tidemark.broker import deadletter
 from tidemark.broker.arguments import Overflow
 from tidemark.broker.core import Publisher, Route
-from tidemark.broker.placing import bad_expiration, check_user_id, queues_closely, raw, run_of_one, text
+from tidemark.broker.listed import Lists
+from tidemark.broker.placing import bad_expiration, check_user_id, queues_closely, run_of_one, text
 from tidemark.broker.replyto import RAW_PREFIX
 from tidemark.broker.streams.producers import scoped
-from tidemark.broker.vhost import QUEUES_PER_MESSAGE_MAX
 from tidemark.errors import NotImplementedHere, PreconditionFailed, TidemarkError
 from tidemark.model.records import HEAD_BYTES, padded
 from tidemark.model.runs import (
@@ -50,7 +50,6 @@ from tidemark.model.runs import (
     TTL,
     PublishRun,
 )
-from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, TO_HEADER
 from tidemark.ports import Sink
 
 if TYPE_CHECKING:
@@ -106,6 +105,7 @@ class Publishing:
         self._counts = session.counts
         self._by_list = Route((), False)
         """Of what a front publishes to queues that it names."""
+        self._lists = Lists(broker.content)
         self._publisher = Publisher(
             broker.arena, broker.memory, broker.journal, self._resolve, broker.published
         )
@@ -192,29 +192,22 @@ class Publishing:
 
     def _plan_by_list(self, properties: bytes, flags: int) -> Planned:
         """Where a row goes whose queues are named in it."""
-        headers = self.broker.content.headers(properties)
-        names = headers.pop(TO_HEADER, [])
-        if not isinstance(names, list) or len(names) > QUEUES_PER_MESSAGE_MAX:
-            raise PreconditionFailed(
-                reason=f"the header '{TO_HEADER}' is no list of at most {QUEUES_PER_MESSAGE_MAX} queues"
-            )
-        shown = tuple(
-            raw(_name_in(headers.pop(header, ""), header)) for header in (EXCHANGE_HEADER, KEY_HEADER)
-        )
-        headers.pop("BCC", None)
-        queues: dict[Queue, None] = {}
-        missing: dict[str, None] = {}
-        for name in (_name_in(name, TO_HEADER) for name in names):
-            queue = self._vhost.queues.get(name) or self.broker.replies.by_name(name, self._vhost.name)
-            if queue is not None:
-                queues[queue] = None
+        listed, content = self._lists.read(properties), self.broker.content
+        queues: list[Queue] = []
+        missing: list[str] = []
+        for name in listed.queues:
+            queue = self._vhost.queues.get(name)
+            if queue is None:
+                queue = self.broker.replies.by_name(name, self._vhost.name)
+            if queue is None:
+                missing.append(name)
             else:
-                missing[name] = None
-        changed = self.broker.content.with_headers(properties, headers)
+                queues.append(queue)
+        changed = content.with_headers_table(properties, listed.table)
         if flags & DIRECT_REPLY:
-            changed = self.broker.content.with_reply_to(changed, self.broker.replies.name_for(self._sink))
-        planned = Planned(tuple(queues), changed, shown=(shown[0], shown[1]), missing=tuple(missing))
-        self._note_producer(planned, flags, headers)
+            changed = content.with_reply_to(changed, self.broker.replies.name_for(self._sink))
+        planned = Planned(tuple(queues), changed, shown=listed.shown, missing=tuple(missing))
+        self._note_producer(planned, flags, listed.headers)
         return planned
 
     def _note_producer(self, planned: Planned, flags: int, headers: dict[str, Any]) -> None:
@@ -340,16 +333,6 @@ def _changed(run: PublishRun, row: int, properties: bytes, shown: tuple[bytes, b
         priority=run.number(row, PRIORITY),
         ttl_ms=run.number(row, TTL),
     )
-
-
-def _name_in(value: Any, header: str) -> str:
-    """A name of an exchange, a queue or a key in a header. One that is no text comes as bytes."""
-    name = text(value) if isinstance(value, bytes) else value
-    if not isinstance(name, str) or len(raw(name)) > NAME_BYTES_MAX:
-        raise PreconditionFailed(
-            reason=f"the header '{header}' has no name of {NAME_BYTES_MAX} bytes at most: {value!r}"
-        )
-    return name
 
 
 def _producer(headers: dict[str, Any]) -> tuple[str, int]:

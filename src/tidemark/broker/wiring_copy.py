@@ -128,16 +128,29 @@ class WiringCopy:
         kind = str(arguments.get("x-queue-type", CLASSIC))
         return place(spec, self.groups, self._vhost(vhost).rules.applied_to_new(kind, queue))
 
-    def routes(self, vhost: str, exchange: bytes, key: bytes, properties: bytes, *, user: str) -> Groups:
+    def routes(
+        self,
+        vhost: str,
+        exchange: bytes,
+        key: bytes,
+        properties: bytes,
+        *,
+        user: str,
+        seen: tuple[int, int] | None = None,
+    ) -> Groups:
         """Where this user's message goes, each queue once, in the order that the broker would find them.
 
-        Exchange and key are as they came over the wire. The answer must not be changed.
+        Exchange and key are as they came over the wire; `seen` are the flags and the time to live of its row, if the
+        scanner has looked. The answer must not be changed.
 
         Raises:
             AccessRefused, NotFound, PreconditionFailed: what the broker would say to this publish.
         """
         content = self._content
-        flags, _, ttl_ms = content.describe(properties)
+        if seen is None:
+            flags, _, ttl_ms = content.describe(properties)
+        else:
+            flags, ttl_ms = seen
         which = vhost, user, exchange, key
         known = self._known.get(which)
         if known is None or not known[0].alive:

@@ -15,6 +15,12 @@ class Content(Protocol):
     ) -> bytes:
         """The same properties with other headers (an empty dict removes them), without expiration if so asked."""
 
+    def headers_table(self, properties: bytes) -> bytes:
+        """The headers as they are written, with their length; empty if there are none."""
+
+    def with_headers_table(self, properties: bytes, table: bytes) -> bytes:
+        """The same properties with other headers, as `headers_table` gives them; without headers none can be added."""
+
     def user_id(self, properties: bytes) -> str | None: ...
 
     def expiration(self, properties: bytes) -> str | None: ...

@@ -16,6 +16,7 @@ from tidemark.broker.catalog import decode
 from tidemark.broker.feed import WiringFeed, encoded
 from tidemark.broker.wiring_copy import FreshCopy, WiringCopy
 from tidemark.errors import AccessRefused, NotFound, PeerFault, PreconditionFailed, TidemarkError
+from tidemark.model.runs import FLAGS, PROPERTIES, TTL
 from tidemark.model.wiring import (
     GlobalParameterSpec,
     PermissionSpec,
@@ -235,6 +236,10 @@ def compared(
 
     here = outcome(of_broker)
     there = outcome(lambda: front.routes(exchange, key, user=user, **properties))
+    run = a_channel(broker).a_run(key, b"", exchange=exchange, **properties)
+    seen = run.number(0, FLAGS), run.number(0, TTL)
+    where = "/", exchange.encode(), key.encode(), run.part(0, PROPERTIES)
+    assert outcome(lambda: front.copy.routes(*where, user=user, seen=seen)) == there
     if isinstance(here, str):
         assert there == here
         return here

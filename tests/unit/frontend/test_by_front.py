@@ -89,6 +89,19 @@ def test_queues_that_are_not_here_are_returned_one_by_one_and_the_others_have_it
     assert returned[0].body == b"body" and returned[0].properties.headers["x-tidemark-key"] == "new.7"
 
 
+def test_the_same_list_again_is_asked_for_again() -> None:
+    world = a_world("a", "b")
+    front, owner = by_front(world), world.open()
+    for present in (True, False, True):
+        front.publish(1, "", b"x", properties=listed(["a", "b"], message_id=str(present)))
+        assert [one.method.reply_text for one in front.read_all()] == ([] if present else ["b"])
+        if present:
+            owner.ask(1, methods.QueueDelete(queue="b"))
+        else:
+            owner.ask(1, methods.QueueDeclare(queue="b"))
+    assert world.ready("a") == 3
+
+
 def test_all_rows_of_a_read_are_published_in_order() -> None:
     world = a_world("a", "b")
     front = by_front(world)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from tidemark.model.runs import HAS_COPIES, HAS_EXPIRATION, HAS_HEADERS, HAS_USER_ID, PERSISTENT
 from tidemark.wire.amqp091.content import Amqp091Content
 from tidemark.wire.amqp091.properties import Properties, decode_properties, encode_properties
+from tidemark.wire.amqp091.tables import decode_table, encode_table
 
 CONTENT = Amqp091Content()
 RICH = Properties(
@@ -57,3 +62,22 @@ def test_a_description_is_what_the_scanner_writes_into_a_row() -> None:
     flags, priority, ttl_ms = CONTENT.describe(encode_properties(RICH))
     assert flags == PERSISTENT | HAS_HEADERS | HAS_EXPIRATION | HAS_USER_ID | HAS_COPIES
     assert (priority, ttl_ms) == (7, 5000)
+
+
+@pytest.mark.parametrize("table", [b"", encode_table({"new": "x", "n": [1, None]})])
+@pytest.mark.parametrize(
+    "given", [RICH, Properties(headers={"b": 1}), Properties(content_encoding="z", headers={}, app_id="a")]
+)
+def test_headers_are_exchanged_as_bytes_and_the_rest_is_left_as_it_was(
+    given: Properties, table: bytes
+) -> None:
+    raw = encode_properties(given)
+    assert CONTENT.with_headers_table(raw, CONTENT.headers_table(raw)) == raw
+    changed = CONTENT.with_headers_table(raw, table)
+    assert CONTENT.headers_table(changed) == table
+    expected = replace(given, headers=decode_table(table)[0] if table else None)
+    assert decode_properties(changed) == expected
+
+
+def test_no_headers_are_no_table() -> None:
+    assert CONTENT.headers_table(encode_properties(Properties(content_type="x"))) == b""

@@ -9,6 +9,8 @@ Invariant: what the scanner let through is read here without error.
 
 from __future__ import annotations
 
+import struct
+
 from tidemark.wire.amqp091._scanner_py import inspect_properties
 from tidemark.wire.amqp091.properties import (
     Properties,
@@ -23,19 +25,34 @@ CONTENT_ENCODING = 1 << 14
 HEADERS = 1 << 13
 
 
+_FLAGS = struct.Struct(">H")
+_LENGTH = struct.Struct(">I")
+
+
+def _headers_at(properties: bytes) -> int:
+    """Where the table of headers begins, with its length; -1 if there is none."""
+    flags, position = read_flags(properties)
+    if not flags & HEADERS:
+        return -1
+    if flags & CONTENT_TYPE:
+        position += 1 + properties[position]
+    if flags & CONTENT_ENCODING:
+        position += 1 + properties[position]
+    return position
+
+
+def _end(properties: bytes, position: int) -> int:
+    (length,) = _LENGTH.unpack_from(properties, position)
+    return position + 4 + int(length)
+
+
 class Amqp091Content:
     """Fits `ports.Content`. It has no state: one serves all."""
 
     def headers(self, properties: bytes) -> Table:
         # A headers exchange asks this of every message: read no further than the table.
-        flags, position = read_flags(properties)
-        if not flags & HEADERS:
-            return {}
-        if flags & CONTENT_TYPE:
-            position += 1 + properties[position]
-        if flags & CONTENT_ENCODING:
-            position += 1 + properties[position]
-        return decode_table(properties, position)[0]
+        position = _headers_at(properties)
+        return {} if position < 0 else decode_table(properties, position)[0]
 
     def with_headers(self, properties: bytes, headers: Table, *, keep_expiration: bool = True) -> bytes:
         changed: Properties = decode_properties(properties)
@@ -43,6 +60,21 @@ class Amqp091Content:
         if not keep_expiration:
             changed.expiration = None
         return encode_properties(changed)
+
+    def headers_table(self, properties: bytes) -> bytes:
+        position = _headers_at(properties)
+        return b"" if position < 0 else properties[position : _end(properties, position)]
+
+    def with_headers_table(self, properties: bytes, table: bytes) -> bytes:
+        position = _headers_at(properties)
+        if position < 0:
+            assert not table
+            return properties
+        before, after = properties[:position], properties[_end(properties, position) :]
+        if not table:
+            (flags,) = _FLAGS.unpack_from(before)
+            before = _FLAGS.pack(flags & ~HEADERS) + before[2:]
+        return before + table + after
 
     def describe(self, properties: bytes) -> tuple[int, int, int]:
         """Flags, priority and ttl in ms, as the scanner writes them into the row of a `PublishRun`."""
