@@ -26,7 +26,7 @@ from tidemark.broker.placing import bad_expiration, check_user_id, queues_closel
 from tidemark.broker.policies import CLASSIC, Applied, Governed
 from tidemark.broker.replyto import RAW_PREFIX
 from tidemark.broker.vhost import VirtualHost
-from tidemark.errors import NotFound, PeerFault
+from tidemark.errors import ConnectionForced, NotFound, PeerFault
 from tidemark.model.arena import Arena
 from tidemark.model.runs import HAS_COPIES, HAS_USER_ID
 from tidemark.model.wiring import (
@@ -275,6 +275,43 @@ class FreshCopy:
         """Call `then`, later, when the copy is at least as new as what main had confirmed when this was called."""
         self._waiting.append(then)
         self._ask_if_due()
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """All groups of the cluster with their modes."""
+        return self._whole().groups
+
+    def group_of(self, vhost: str, queue: str) -> str | None:
+        """See `WiringCopy`; so for the two below. All raise ConnectionForced before the first wiring is whole."""
+        return self._whole().group_of(vhost, queue)
+
+    def place(
+        self,
+        vhost: str,
+        queue: str,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Arguments,
+    ) -> str:
+        return self._whole().place(vhost, queue, durable, exclusive, auto_delete, arguments)
+
+    def routes(
+        self,
+        vhost: str,
+        exchange: bytes,
+        key: bytes,
+        properties: bytes,
+        *,
+        user: str,
+        seen: tuple[int, int] | None = None,
+    ) -> Groups:
+        return self._whole().routes(vhost, exchange, key, properties, user=user, seen=seen)
+
+    def _whole(self) -> WiringCopy:
+        if self.copy is None:
+            raise ConnectionForced(reason="this front has not been told the wiring yet; try again")
+        return self.copy
 
     def greeted(self, groups: Mapping[str, str]) -> None:
         """A link to main's leader is open: all its wiring follows."""

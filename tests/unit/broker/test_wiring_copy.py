@@ -15,12 +15,20 @@ from tidemark.broker.broker import Broker
 from tidemark.broker.catalog import decode
 from tidemark.broker.feed import WiringFeed, encoded
 from tidemark.broker.wiring_copy import FreshCopy, WiringCopy
-from tidemark.errors import AccessRefused, NotFound, PeerFault, PreconditionFailed, TidemarkError
+from tidemark.errors import (
+    AccessRefused,
+    ConnectionForced,
+    NotFound,
+    PeerFault,
+    PreconditionFailed,
+    TidemarkError,
+)
 from tidemark.model.runs import FLAGS, PROPERTIES, TTL
 from tidemark.model.wiring import (
     GlobalParameterSpec,
     PermissionSpec,
     PolicySpec,
+    QueueSpec,
     TopicPermissionSpec,
     UserSpec,
     VhostSpec,
@@ -387,6 +395,25 @@ def test_who_asks_before_the_wiring_is_whole_or_while_there_is_no_link_waits_for
     assert link.asked == [1, 2, 3], "what was asked on the lost link is asked again"
     link.copy.echoed(3)
     assert link.heard[2:] == ["flying", "waiting", "without a link"]
+
+
+def test_it_answers_from_the_newest_copy_that_is_whole_and_before_that_not_at_all() -> None:
+    link = Link()
+    copy = link.copy
+    for ask in (
+        lambda: copy.groups,
+        lambda: copy.group_of("/", "q"),
+        lambda: copy.place("/", "q", True, False, False, {}),
+        lambda: copy.routes("/", b"", b"q", PLAIN, user="guest"),
+    ):
+        with pytest.raises(ConnectionForced, match="try again"):
+            ask()
+    link.opened()
+    copy.changed(encoded(PermissionSpec("guest", "/", "", ".*", "")))
+    copy.changed(encoded(QueueSpec("/", "q", number=1, group="fast")))
+    assert copy.groups == {"main": "standby"} and copy.group_of("/", "q") == "fast"
+    assert copy.place("/", "new", True, False, False, {}) == "main"
+    assert copy.routes("/", b"", b"q", PLAIN, user="guest") == {"fast": ["q"]}
 
 
 def test_an_answer_may_lead_to_the_next_question() -> None:
