@@ -229,6 +229,18 @@ def test_a_leader_that_was_frozen_answers_no_echo_after_another_leads(groups: Gr
     assert front.ask(lambda copy: copy.group_of("/", "declared meanwhile")) == "main"
 
 
+def test_when_an_operator_has_another_member_lead_fronts_follow(groups: Groups, front: Front) -> None:
+    main = groups.main
+    front.fresh()
+    leader, heir = main.leader, main.backups[0]
+    main.admin(heir, "POST", "/api/tidemark/cluster/promote", {})
+    wait_until("the front is told by the new leader", lambda: front.link.leader == heir)
+    with main.channel() as channel:
+        channel.queue_declare("after", durable=True)
+    assert front.ask(lambda copy: copy.group_of("/", "after")) == "main"
+    wait_until("the old one knows of no front", lambda: "front gone" in main.log(leader))
+
+
 def test_another_group_has_no_wiring_to_give(groups: Groups) -> None:
     fast = groups.fast
     with pytest.raises(PeerRefused, match="the wiring is kept by the group 'main'"):
