@@ -63,6 +63,10 @@ def unexpected_content(kind: int, channel: int) -> RemoteProtocolError:
     return UnexpectedFrame(reason=f"a content {name} on channel {channel} where none belongs")
 
 
+def short_delivery(channel: int) -> RemoteProtocolError:
+    return SyntaxFault(reason=f"a delivery on channel {channel} is truncated")
+
+
 def too_much_body(channel: int, announced: int) -> RemoteProtocolError:
     return FrameError(reason=f"the body on channel {channel} is longer than the {announced} bytes announced")
 
