@@ -103,7 +103,9 @@ def test_nothing_is_lost_or_changed_however_the_stream_is_cut(dice: Random, whol
     else:
         alone = cut(cutter.Cutter(0, whole=True), stream, [])[0]
         for number in {channel for channel, *_ in alone}:
-            assert by_channel[number] == b"".join(frames for channel, _, _, frames in alone if channel == number)
+            assert by_channel[number] == b"".join(
+                frames for channel, _, _, frames in alone if channel == number
+            )
 
 
 @pytest.mark.parametrize("module", [compiled, _cutter_py])
@@ -112,7 +114,11 @@ def test_deliveries_to_one_consumer_are_one_piece(module: Any) -> None:
         method = encode_method(1, BasicDeliver(consumer, tag, False, "", "q"))
         return method + encode_content(1, NO_PROPERTIES, body, 64)
 
-    first = [delivery("a", 1, b""), delivery("a", 2, b"x" * 100), delivery("a", 3, encode_frame(BODY, 1, b""))]
+    first = [
+        delivery("a", 1, b""),
+        delivery("a", 2, b"x" * 100),
+        delivery("a", 3, encode_frame(BODY, 1, b"")),
+    ]
     other = delivery("b", 4, b"y")
     pieces, used = module.Cutter(0, whole=True).feed(b"".join([*first, other, first[0][:20]]))
     assert [(channel, code, count) for channel, code, count, _ in pieces] == [
@@ -122,5 +128,8 @@ def test_deliveries_to_one_consumer_are_one_piece(module: Any) -> None:
     assert pieces[0][3] == b"".join(first)
     assert used == len(b"".join(first)) + len(other)
     assert module.retag(pieces[0][3], 1 << 40) == b"".join(
-        [delivery("a", (1 << 40) + i, body) for i, body in enumerate([b"", b"x" * 100, encode_frame(BODY, 1, b"")])]
+        [
+            delivery("a", (1 << 40) + i, body)
+            for i, body in enumerate([b"", b"x" * 100, encode_frame(BODY, 1, b"")])
+        ]
     )

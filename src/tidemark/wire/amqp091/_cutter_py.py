@@ -128,7 +128,14 @@ class Cutter:
         return kind, channel, start, end
 
     def _take(
-        self, view: memoryview, pieces: list[Piece], position: int, kind: int, channel: int, start: int, end: int
+        self,
+        view: memoryview,
+        pieces: list[Piece],
+        position: int,
+        kind: int,
+        channel: int,
+        start: int,
+        end: int,
     ) -> int:
         """Take the frame at `position`, or the messages that begin there; return where to go on."""
         if kind == HEARTBEAT_KIND:
@@ -208,7 +215,14 @@ class Cutter:
             return None
 
     def _content(
-        self, view: memoryview, pieces: list[Piece], position: int, kind: int, channel: int, start: int, end: int
+        self,
+        view: memoryview,
+        pieces: list[Piece],
+        position: int,
+        kind: int,
+        channel: int,
+        start: int,
+        end: int,
     ) -> None:
         content = self._contents.get(channel)
         if content is None or (kind == HEADER) != (content.missing < 0):

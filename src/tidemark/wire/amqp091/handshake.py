@@ -140,7 +140,8 @@ class Handshake:
     ) -> None:
         self.state = State.AWAIT_HEADER
         self.agreed = Agreed()
-        self._offer = offer
+        self.offer = offer
+        """What the client is offered when its login is good; until then it may be changed."""
         self._server_properties = dict(server_properties)
         self._mechanisms = mechanisms
 
@@ -188,7 +189,7 @@ class Handshake:
                 return None
             case Accepted(user) if self.state is State.AWAIT_VERDICT:
                 agreed.user = user
-                return self._offer
+                return self.offer
             case Refused(reason) if self.state is State.AWAIT_VERDICT:
                 if agreed.capable_of("authentication_failure_close"):
                     return ConnectionClose(LoginRefused.amqp091, reason)
@@ -222,7 +223,7 @@ class Handshake:
 
     def _tune(self, wish: ConnectionTuneOk) -> None:
         """Settle the limits: the client may lower ours; 0 means that it has none of its own."""
-        offer = self._offer
+        offer = self.offer
         frame_max = _lower("frame_max", wish.frame_max, offer.frame_max)
         if wish.frame_max and wish.frame_max < FRAME_MAX_FLOOR:
             raise NotAllowed(

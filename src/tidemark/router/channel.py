@@ -1,0 +1,717 @@
+"""One channel of a client whose queues live in several groups.
+
+    client's channel 7 ──► channel 7 at main           always: it has the exchanges, and decides what is allowed
+                      └──► channel 7 at each group     opened when the channel first needs the group
+
+A method that is answered is a small generator (`HANDLERS`): it yields what it must know, `Fresh` or `Ask`, and
+returns the reply for the client. Until then the channel waits and what the client sends is kept, in order.
+Publishes and settlements are not answered; a publish waits only until the copy of the wiring is fresh.
+
+What groups say unasked (deliveries, confirms, cancels) is passed on at once: `Tags` and `Confirms` make one row of
+numbers of theirs. An error of any group is the channel's error: the others' channels are closed.
+
+Invariant: replies go out in the order of the methods that they answer, and what a method changes at one group
+is confirmed before the next group is asked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tidemark.errors import (
+    ChannelFault,
+    CommandInvalid,
+    NotAllowed,
+    NotImplementedHere,
+    PreconditionFailed,
+    TidemarkError,
+)
+from tidemark.frontend.amqp091.replies import reply_text
+from tidemark.model.runs import (
+    BODY,
+    EXCHANGE,
+    FLAGS,
+    HAS_EXPIRATION,
+    HAS_HEADERS,
+    HAS_USER_ID,
+    IMMEDIATE,
+    KEY,
+    MANDATORY,
+    PROPERTIES,
+    PublishRun,
+)
+from tidemark.router.confirms import Answer, Confirms
+from tidemark.router.link import method_of
+from tidemark.router.tags import Tags
+from tidemark.router.wiring import MAIN
+from tidemark.wire.amqp091.cutter import DELIVER, GET_OK, RETURN, Piece, retag
+from tidemark.wire.amqp091.events import AckRun, MethodFrame, Oversized
+from tidemark.wire.amqp091.frames import METHOD, encode_content, encode_frame
+from tidemark.wire.amqp091.methods import (
+    AccessRequest,
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicNack,
+    BasicQos,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicReject,
+    BasicReturn,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelFlow,
+    ChannelOpen,
+    ConfirmSelect,
+    ExchangeBind,
+    ExchangeDeclare,
+    ExchangeDelete,
+    ExchangeUnbind,
+    Method,
+    QueueBind,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueuePurge,
+    QueueUnbind,
+    TxCommit,
+    TxRollback,
+    TxSelect,
+    encode_method,
+    ids_of,
+)
+from tidemark.wire.amqp091.properties import NO_PROPERTIES
+
+if TYPE_CHECKING:
+    from tidemark.router.channels import Channels
+
+EVENT_BYTES = 256
+"""What a kept event costs besides the bytes of its messages, roughly."""
+
+LOOKED_AT = HAS_HEADERS | HAS_USER_ID | HAS_EXPIRATION
+"""Flags of messages whose way may depend on more than exchange and key."""
+
+Event: TypeAlias = PublishRun | AckRun | MethodFrame | Oversized
+Queues: TypeAlias = Sequence[str]
+
+_DELIVERY_TAG = struct.Struct(">Q")
+_PUBLISH_START = struct.Struct(">HHH")
+ACK, NACK = 60 << 16 | 80, 60 << 16 | 120
+CANCEL = 60 << 16 | 30
+CLOSE, CLOSE_OK = 20 << 16 | 40, 20 << 16 | 41
+
+
+class State(Enum):
+    OPEN = auto()
+    WAITING = auto()
+    """A method of the client is being answered."""
+    CLOSING = auto()
+    """We told the client that its channel is closed, and wait for it to say that it heard."""
+
+
+# What a handler asks for -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """The copy of the wiring, at least as new as what the client has said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The same question to these groups; all their answers, in this order."""
+
+    groups: tuple[str, ...]
+    method: Method
+
+
+Handler: TypeAlias = Generator[Fresh | Ask, list[Piece], bytes | None]
+"""Returns what the client is sent."""
+
+
+class Channel:
+    def __init__(self, channels: Channels, number: int) -> None:
+        self.number = number
+        self.state = State.OPEN
+        self.kept: deque[tuple[Event, int]] = deque()
+        """What came while the channel was waiting, each with what it costs to keep."""
+        self._channels = channels
+        self._router = channels.router
+        self._wiring = channels.router.wiring
+        self._handler: Handler | None = None
+        self._asked: tuple[int, int] = (0, 0)
+        """Class and method that is being answered."""
+        self._expected: dict[str, deque[Callable[[Piece], None]]] = {}
+        """By group whose channel is open: who takes its next reply."""
+        self._covered = 0
+        """So many of the events that are kept came before the copy was known to be fresh."""
+        self._is_covered = False
+        """The event that is being taken did."""
+        self._leaving = False
+        """The client closes the channel."""
+        self._queue = ""
+        self._qos: dict[bool, BasicQos] = {}
+        self._consumers: dict[str, tuple[str, bool]] = {}
+        """Group, and whether its deliveries are settled, by consumer tag."""
+        self._tags = Tags()
+        self._confirms: Confirms | None = None
+        self._in_transactions = False
+        self._transaction_group: str | None = None
+        self._transaction_settled: list[tuple[int, int]] = []
+
+    # What the client says ------------------------------------------------------------------------------
+
+    def receive(self, event: Event) -> None:
+        """Take, keep or ignore one event of this channel.
+
+        Raises:
+            ChannelError: the channel must be closed with it (`fail`).
+            RemoteProtocolError: so must the connection.
+        """
+        if self.state is State.OPEN:
+            self._is_covered = False
+            self._take(event.detached() if isinstance(event, PublishRun) else event)
+        elif self.state is State.WAITING:
+            self._keep(event)
+        elif isinstance(event, MethodFrame):
+            self._take_closing(event.method)
+
+    def _take(self, event: Event) -> None:
+        """Take an event that is ours to keep for as long as it takes."""
+        if isinstance(event, PublishRun):
+            self._begin((60, 40), self._publish(event))
+        elif isinstance(event, AckRun):
+            for first, last in event.ranges:
+                self._settle(first, last, _acks)
+        elif isinstance(event, Oversized):
+            limit = self._router.outside.config.message_bytes_max
+            raise PreconditionFailed(
+                reason=f"message size {event.size} is larger than configured max size {limit}"
+            )
+        else:
+            self._take_method(event.method)
+
+    def _take_method(self, method: Method) -> None:
+        match method:
+            case BasicAck(delivery_tag=tag, multiple=multiple):
+                self._settle(*_range_of(tag, multiple), _acks)
+            case BasicNack(delivery_tag=tag, multiple=multiple, requeue=requeue):
+                self._settle(*_range_of(tag, multiple), _nacks(requeue))
+            case BasicReject(delivery_tag=tag, requeue=requeue):
+                self._settle(*_range_of(tag, False), _nacks(requeue))
+            case BasicRecoverAsync():
+                for group in self._groups():
+                    self._say(group, encode_method(self.number, method))
+                self._tags.clear()
+            case ChannelOpen():
+                raise ChannelFault(reason="second 'channel.open' seen")
+            case _:
+                handler = HANDLERS.get(type(method))
+                if handler is None:
+                    raise CommandInvalid(reason=f"{type(method).__name__} is not expected on an open channel")
+                self._begin(ids_of(method), handler(self, method))
+
+    def _take_closing(self, method: Method) -> None:
+        if isinstance(method, ChannelClose):
+            self._tell(ChannelCloseOk())
+        elif isinstance(method, ChannelCloseOk):
+            self._channels.forget(self)
+
+    def wait(self) -> None:
+        """The number is still known to a group: keep what comes until `open`."""
+        self.state = State.WAITING
+        self._channels.pause(self)
+
+    def open(self) -> None:
+        """The client has opened the channel: so do we, at main."""
+        self._begin(ids_of(ChannelOpen), self._open())
+
+    # Waiting -------------------------------------------------------------------------------------------
+
+    def _keep(self, event: Event) -> None:
+        cost = EVENT_BYTES
+        if isinstance(event, PublishRun):
+            event = event.detached()
+            cost += len(event.data)
+        self.kept.append((event, cost))
+        self._channels.kept_bytes += cost
+
+    def drop_kept(self) -> None:
+        while self.kept:
+            self._channels.kept_bytes -= self.kept.pop()[1]
+
+    def _begin(self, ids: tuple[int, int], handler: Handler) -> None:
+        self.state = State.WAITING
+        self._handler, self._asked = handler, ids
+        self._channels.pause(self)
+        self._step(None)
+
+    def _step(self, answers: list[Piece] | None) -> None:
+        """Let the handler go on until it has to wait again; when it is done, so is the wait.
+
+        Raises:
+            ChannelError, RemoteProtocolError: as `receive`.
+        """
+        handler = self._handler
+        while True:
+            assert handler is not None
+            try:
+                wanted = handler.send(answers)  # type: ignore[arg-type]
+            except StopIteration as done:
+                self._done(done.value)
+                return
+            if isinstance(wanted, Ask):
+                # What it changes must be seen by what follows.
+                self._covered = 0
+                self._ask(wanted)
+                return
+            if not self._is_covered and not self._is_fresh(handler):
+                return
+            answers = []
+
+    def _is_fresh(self, handler: Handler) -> bool:
+        """Ask for a fresh copy. Returns whether it is there at once; if not, the handler goes on later."""
+        covered, waited, there = len(self.kept), False, False
+
+        def then() -> None:
+            nonlocal there
+            there = True
+            if waited and self._handler is handler:
+                self._covered = covered
+                self._channels.guarded(self, lambda: self._step([]))
+
+        self._wiring.fresh(then)
+        waited = True
+        return there
+
+    def _done(self, reply: bytes | None) -> None:
+        self._handler = None
+        if self.state is not State.WAITING:
+            return
+        self.state = State.OPEN
+        if reply:
+            self._router.send(reply)
+        self._channels.resume(self)
+
+    def next_kept(self) -> Event | None:
+        """The oldest event that was kept, if the channel need not wait; it is the caller's now."""
+        if self.state is not State.OPEN or not self.kept:
+            return None
+        event, cost = self.kept.popleft()
+        self._channels.kept_bytes -= cost
+        return event
+
+    def take_kept(self, event: Event) -> None:
+        """Take an event from `next_kept`; raises as `receive`."""
+        self._is_covered = self._covered > 0
+        self._covered = max(0, self._covered - 1)
+        self._take(event)
+
+    # Groups --------------------------------------------------------------------------------------------
+
+    def _ask(self, ask: Ask) -> None:
+        answers: dict[str, Piece] = {}
+
+        def taking(group: str) -> Callable[[Piece], None]:
+            def take(piece: Piece) -> None:
+                answers[group] = piece
+                if len(answers) == len(ask.groups):
+                    self._step([answers[each] for each in ask.groups])
+
+            return take
+
+        data = encode_method(self.number, ask.method)
+        for group in ask.groups:
+            self._say(group, data)
+            self._expected[group].append(taking(group))
+
+    def _say(self, group: str, data: bytes) -> None:
+        """Send to a group, on a channel that is opened there if it is not yet."""
+        link = self._router.link_to(group)
+        if group not in self._expected:
+            expected = self._expected[group] = deque()
+            if group != MAIN:
+                first: list[Method] = [ChannelOpen(), *self._qos.values()]
+                if self._confirms is not None:
+                    first.append(ConfirmSelect())
+                if self._in_transactions:
+                    first.append(TxSelect())
+                link.send(b"".join(encode_method(self.number, method) for method in first))
+                expected.extend([_swallow] * len(first))
+        link.send(data)
+
+    def heard(self, group: str, piece: Piece) -> None:
+        """A group says something on its channel.
+
+        Raises:
+            ChannelError, RemoteProtocolError: as `receive`.
+        """
+        if self.state is State.CLOSING or group not in self._expected:
+            return
+        code = piece[1]
+        if code == DELIVER:
+            self._deliver(group, piece)
+        elif code in (ACK, NACK):
+            answer = method_of(piece)
+            assert isinstance(answer, BasicAck | BasicNack)
+            self._confirmed(group, answer)
+        elif code == RETURN:
+            self._returned(group, piece)
+        elif code == CANCEL:
+            cancel = method_of(piece)
+            assert isinstance(cancel, BasicCancel)
+            self._consumers.pop(cancel.consumer_tag, None)
+            self._router.send(piece[3])
+        elif code == CLOSE:
+            self._closed_by(group, piece)
+        elif self._expected[group]:
+            self._expected[group].popleft()(piece)
+        else:
+            self._router.links[group].lose("it answered what was not asked")
+
+    def _deliver(self, group: str, piece: Piece) -> None:
+        frames = piece[3]
+        size = frames[11]
+        consumer = self._consumers.get(str(frames[12 : 12 + size], "utf-8", "surrogateescape"))
+        (first,) = _DELIVERY_TAG.unpack_from(frames, 12 + size)
+        new = self._tags.add(group, first, piece[2], consumer is None or consumer[1])
+        self._router.send(frames if new == first else retag(frames, new))
+
+    def _closed_by(self, group: str, piece: Piece) -> None:
+        """A group has closed its channel: so is the client's, with the same words."""
+        self._router.links[group].send(encode_method(self.number, ChannelCloseOk()))
+        if self._leaving:
+            return
+        del self._expected[group]
+        self._shut()
+        self._router.send(piece[3])
+
+    # The end -------------------------------------------------------------------------------------------
+
+    def fail(self, error: TidemarkError, ids: tuple[int, int]) -> None:
+        """What the client asked for cannot be: tell it, and wait for it to say that it heard."""
+        if self.state is State.CLOSING:
+            return
+        ids = self._asked if self.state is State.WAITING else ids
+        self._shut()
+        self._tell(ChannelClose(error.amqp091, reply_text(error), *ids))
+
+    def _shut(self) -> None:
+        """Close the channel wherever it is open, and wait for the client's Close-Ok only."""
+        self.release()
+        self.state = State.CLOSING
+        close = encode_method(self.number, ChannelClose(200, ""))
+        for group in self._expected:
+            self._router.links[group].send(close)
+            self._channels.drain(group, self.number)
+        self._expected.clear()
+        self._channels.resume(self)
+
+    def release(self) -> None:
+        """Nobody will take what was kept, or answer what was asked."""
+        self.drop_kept()
+        self._handler = None
+
+    def _tell(self, method: Method) -> None:
+        self._router.send(encode_method(self.number, method))
+
+    # Publishing ----------------------------------------------------------------------------------------
+
+    def _publish(self, run: PublishRun) -> Handler:
+        yield Fresh()
+        self._route(run)
+        return None
+
+    def _route(self, run: PublishRun) -> None:
+        """Send every publish of a run to the groups that it belongs to."""
+        router, confirms = self._router, self._confirms
+        out: dict[str, list[bytes]] = {}
+        known: dict[tuple[bytes, bytes], list[tuple[str, Queues]]] = {}
+        try:
+            for row in range(len(run)):
+                exchange, key = run.part(row, EXCHANGE), run.part(row, KEY)
+                flags, properties = run.number(row, FLAGS), run.part(row, PROPERTIES)
+                if flags & LOOKED_AT:
+                    targets = self._targets(exchange, key, properties)
+                else:
+                    found = known.get((exchange, key))
+                    if found is None:
+                        found = known[exchange, key] = self._targets(exchange, key, NO_PROPERTIES)
+                    targets = found
+                if self._in_transactions:
+                    for group, _ in targets:
+                        self._stay_in(group)
+                content = encode_content(self.number, properties, run.part(row, BODY), router.frame_max)
+                parts = []
+                for group, queues in targets:
+                    heads = self._heads(group, queues, exchange, key, flags)
+                    for head in heads:
+                        out.setdefault(group, []).extend((head, content))
+                    parts.append((group, len(heads)))
+                if confirms is not None:
+                    confirms.add(parts)
+        finally:
+            for group, frames in out.items():
+                self._say(group, b"".join(frames))
+
+    def _targets(self, exchange: bytes, key: bytes, properties: bytes) -> list[tuple[str, Queues]]:
+        """Where a message goes: groups, each with its queues; none where main routes by itself.
+
+        What goes to queues of main only, or to none, is main's to route: it says what is wrong with it, too.
+        """
+        router = self._router
+        routes = self._wiring.routes(router.vhost, exchange, key, properties, user=router.user)
+        if not routes or (len(routes) == 1 and MAIN in routes):
+            return [(MAIN, ())]
+        return [(group, queues) for group, queues in routes.items() if queues]
+
+    def _heads(self, group: str, queues: Queues, exchange: bytes, key: bytes, flags: int) -> list[bytes]:
+        """The Publish frames by which a message gets to these queues of a group."""
+        if not queues:
+            return [_publish_frame(self.number, exchange, key, flags)]
+        # A group that does not have one of them says so: `_returned`. Main has all that it was found to have.
+        wanted = 0 if group == MAIN else MANDATORY
+        return [
+            _publish_frame(self.number, b"", queue.encode("utf-8", "surrogateescape"), wanted)
+            for queue in queues
+        ]
+
+    def _confirmed(self, group: str, answer: Answer) -> None:
+        if self._confirms is not None:
+            accepted = isinstance(answer, BasicAck)
+            for each in self._confirms.take(group, answer.delivery_tag, accepted):
+                self._tell(each)
+
+    def _returned(self, group: str, piece: Piece) -> None:
+        """A message found no queue.
+
+        At main that is the client's to know. A group other than main was given it for a queue that main
+        knows of and it does not have, because somebody died between declaring it there and here: main's own
+        queue of that name takes the message, and whoever moves messages on brings it to the group.
+        """
+        if group == MAIN:
+            self._router.send(piece[3])
+            return
+        returned = method_of(piece)
+        assert isinstance(returned, BasicReturn)
+        head = _publish_frame(self.number, b"", returned.routing_key.encode("utf-8", "surrogateescape"), 0)
+        behind = 8 + int.from_bytes(piece[3][3:7], "big")
+        if self._confirms is not None:
+            self._confirms.also(group, MAIN)
+        self._say(MAIN, head + piece[3][behind:])
+
+    # Settling ------------------------------------------------------------------------------------------
+
+    def _settle(self, first: int, last: int, encode: Callable[[int, int, int], bytes]) -> None:
+        planned = self._tags.plan(first, last)
+        if self._in_transactions:
+            for group, _, _ in planned:
+                self._stay_in(group)
+            # "All" is what the client has been given when it says so, not at the commit.
+            self._transaction_settled.append((first, last or self._tags.last))
+        else:
+            self._tags.settle(first, last)
+        for group, lowest, highest in planned:
+            self._say(group, encode(self.number, lowest, highest))
+
+    # Transactions --------------------------------------------------------------------------------------
+
+    def _stay_in(self, group: str) -> None:
+        """Raises NotImplementedHere when a transaction would span groups."""
+        if self._transaction_group not in (None, group):
+            raise NotImplementedHere(
+                reason=f"a transaction stays in one group; this one has messages of group "
+                f"'{self._transaction_group}' and of group '{group}'"
+            )
+        self._transaction_group = group
+
+    def _select_transactions(self, method: TxSelect) -> Handler:
+        pieces = yield Ask(self._groups(), method)
+        self._in_transactions = True
+        return pieces[0][3]
+
+    def _commit(self, method: TxCommit | TxRollback) -> Handler:
+        (piece,) = yield Ask((self._transaction_group or MAIN,), method)
+        self._transaction_group = None
+        settled, self._transaction_settled = self._transaction_settled, []
+        if isinstance(method, TxCommit):
+            for first, last in settled:
+                self._tags.settle(first, last)
+        return piece[3]
+
+    # Methods that are answered -------------------------------------------------------------------------
+
+    def _groups(self) -> tuple[str, ...]:
+        """Where the channel is open."""
+        return tuple(self._expected) or (MAIN,)
+
+    def _open(self) -> Handler:
+        (piece,) = yield Ask((MAIN,), ChannelOpen())
+        return piece[3]
+
+    def _close(self, method: ChannelClose) -> Handler:
+        self._leaving = True
+        pieces = yield Ask(self._groups(), method)
+        self._channels.forget(self)
+        return pieces[0][3]
+
+    def _pass_to_main(self, method: Method) -> Handler:
+        (piece,) = yield Ask((MAIN,), _waited_for(method))
+        return None if _is_no_wait(method) else piece[3]
+
+    def _pass_to_all(self, method: BasicRecover | ConfirmSelect | BasicQos) -> Handler:
+        pieces = yield Ask(self._groups(), _waited_for(method))
+        match method:
+            case BasicRecover():
+                self._tags.clear()
+            case ConfirmSelect():
+                self._confirms = self._confirms or Confirms()
+            case BasicQos(global_=global_):
+                self._qos[global_] = method
+        return None if _is_no_wait(method) else pieces[0][3]
+
+    def _declare_queue(self, method: QueueDeclare) -> Handler:
+        yield Fresh()
+        group = self._placed(method)
+        (piece,) = yield Ask((MAIN,), _waited_for(method))
+        if group != MAIN:
+            (piece,) = yield Ask((group,), _waited_for(method))
+        declared = method_of(piece)
+        assert isinstance(declared, QueueDeclareOk)
+        self._queue = declared.queue
+        return None if method.no_wait else piece[3]
+
+    def _placed(self, method: QueueDeclare) -> str:
+        vhost = self._router.vhost
+        if method.passive or not method.queue:
+            return (method.queue and self._wiring.group_of(vhost, method.queue)) or MAIN
+        return self._wiring.place(
+            vhost, method.queue, method.durable, method.exclusive, method.auto_delete, method.arguments
+        )
+
+    def _delete_queue(self, method: QueueDelete) -> Handler:
+        yield Fresh()
+        group, name = self._home(method.queue)
+        (piece,) = yield Ask((group,), _waited_for(replace(method, queue=name)))
+        if group != MAIN:
+            yield Ask((MAIN,), QueueDelete(queue=name))
+        return None if method.no_wait else piece[3]
+
+    def _purge_queue(self, method: QueuePurge) -> Handler:
+        yield Fresh()
+        group, name = self._home(method.queue)
+        (piece,) = yield Ask((group,), _waited_for(replace(method, queue=name)))
+        return None if method.no_wait else piece[3]
+
+    def _consume(self, method: BasicConsume) -> Handler:
+        yield Fresh()
+        group, name = self._home(method.queue)
+        if method.consumer_tag in self._consumers:
+            raise NotAllowed(reason=f"attempt to reuse consumer tag '{method.consumer_tag}'")
+        if method.consumer_tag:
+            self._consumers[method.consumer_tag] = group, not method.no_ack
+        (piece,) = yield Ask((group,), _waited_for(replace(method, queue=name)))
+        consumed = method_of(piece)
+        assert isinstance(consumed, BasicConsumeOk)
+        self._consumers[consumed.consumer_tag] = group, not method.no_ack
+        return None if method.no_wait else piece[3]
+
+    def _cancel(self, method: BasicCancel) -> Handler:
+        group, _ = self._consumers.get(method.consumer_tag, (MAIN, True))
+        (piece,) = yield Ask((group,), _waited_for(method))
+        # Until now it may have been sent more.
+        self._consumers.pop(method.consumer_tag, None)
+        return None if method.no_wait else piece[3]
+
+    def _get(self, method: BasicGet) -> Handler:
+        yield Fresh()
+        group, name = self._home(method.queue)
+        (piece,) = yield Ask((group,), replace(method, queue=name))
+        if piece[1] != GET_OK:
+            return piece[3]
+        frames = bytearray(piece[3])
+        (tag,) = _DELIVERY_TAG.unpack_from(frames, 11)
+        _DELIVERY_TAG.pack_into(frames, 11, self._tags.add(group, tag, 1, not method.no_ack))
+        return bytes(frames)
+
+    def _home(self, queue: str) -> tuple[str, str]:
+        """The group that a queue is in, and its name; an empty name is the queue that was declared last.
+
+        Of a queue that nobody knows main says so.
+        """
+        name = queue or self._queue
+        return (name and self._wiring.group_of(self._router.vhost, name)) or MAIN, name
+
+
+HANDLERS: dict[type[Method], Callable[[Channel, Any], Handler]] = {
+    ChannelClose: Channel._close,
+    ChannelFlow: Channel._pass_to_main,
+    AccessRequest: Channel._pass_to_main,
+    ExchangeDeclare: Channel._pass_to_main,
+    ExchangeDelete: Channel._pass_to_main,
+    ExchangeBind: Channel._pass_to_main,
+    ExchangeUnbind: Channel._pass_to_main,
+    QueueDeclare: Channel._declare_queue,
+    QueueBind: Channel._pass_to_main,
+    QueueUnbind: Channel._pass_to_main,
+    QueuePurge: Channel._purge_queue,
+    QueueDelete: Channel._delete_queue,
+    BasicQos: Channel._pass_to_all,
+    BasicConsume: Channel._consume,
+    BasicCancel: Channel._cancel,
+    BasicGet: Channel._get,
+    BasicRecover: Channel._pass_to_all,
+    ConfirmSelect: Channel._pass_to_all,
+    TxSelect: Channel._select_transactions,
+    TxCommit: Channel._commit,
+    TxRollback: Channel._commit,
+}
+
+
+def _swallow(_: Piece) -> None:
+    """The answer to what the client has not asked."""
+
+
+def _waited_for(method: Any) -> Any:
+    """The same method, to be answered."""
+    return replace(method, no_wait=False) if _is_no_wait(method) else method
+
+
+def _is_no_wait(method: Method) -> bool:
+    return getattr(method, "no_wait", False)
+
+
+def _range_of(tag: int, multiple: bool) -> tuple[int, int]:
+    if not tag and not multiple:
+        raise PreconditionFailed(reason="unknown delivery tag 0")
+    return (0 if multiple else tag), tag
+
+
+def _acks(channel: int, first: int, last: int) -> bytes:
+    if not first:
+        return encode_method(channel, BasicAck(last, True))
+    return b"".join(encode_method(channel, BasicAck(tag, False)) for tag in range(first, last + 1))
+
+
+def _nacks(requeue: bool) -> Callable[[int, int, int], bytes]:
+    def encode(channel: int, first: int, last: int) -> bytes:
+        if not first:
+            return encode_method(channel, BasicNack(last, True, requeue))
+        return b"".join(
+            encode_method(channel, BasicNack(tag, False, requeue)) for tag in range(first, last + 1)
+        )
+
+    return encode
+
+
+def _publish_frame(channel: int, exchange: bytes, key: bytes, flags: int) -> bytes:
+    bits = flags & (MANDATORY | IMMEDIATE)
+    payload = b"%b%c%b%c%b%c" % (_PUBLISH_START.pack(60, 40, 0), len(exchange), exchange, len(key), key, bits)
+    return encode_frame(METHOD, channel, payload)

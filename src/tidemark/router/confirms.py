@@ -1,0 +1,155 @@
+"""Which publishes of a channel wait to be confirmed, where one publish may have gone to several groups.
+
+The client numbers its publishes 1, 2, 3, …; so does every group, with what it was given. A publish is confirmed
+to the client when every group that it went to has confirmed its part, and refused when one has refused. Answers go
+to the client in the order of its numbers, each covering all before it that have had none, as those of a broker do;
+an answer of a group is read in the same way.
+
+Invariant: every number gets exactly one answer, and the numbers answered are always 1 … `answered`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidemark.wire.amqp091.methods import BasicAck, BasicNack
+
+Answer = BasicAck | BasicNack
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """The client's numbers up to `last` that went the same way."""
+
+    last: int
+    group: str
+    """Where each of them went as one publish; empty if they went elsewhere, too, or are several there."""
+    left: int = 1
+    """How many parts have no answer."""
+    accepted: bool = True
+    answers: list[tuple[int, bool]] = field(default_factory=list)
+    """What was answered so far: numbers up to the first of each pair, with this outcome."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """What a group was given for an entry: its numbers up to `last`."""
+
+    first: int
+    last: int
+    entry: _Entry
+    accepted: bool = True
+
+
+class Confirms:
+    """The unconfirmed publishes of one channel."""
+
+    __slots__ = ("_entries", "_parts", "_sent", "answered", "published")
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.answered = 0
+        self._entries: deque[_Entry] = deque()
+        self._parts: dict[str, deque[_Part]] = {}
+        self._sent: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """How many publishes have no answer yet."""
+        return self.published - self.answered
+
+    def add(self, parts: Sequence[tuple[str, int]]) -> None:
+        """One more publish, which went to each of these groups as so many publishes."""
+        self.published += 1
+        if len(parts) == 1 and parts[0][1] == 1:
+            self._add_one(parts[0][0])
+            return
+        entry = _Entry(self.published, "", left=0)
+        self._entries.append(entry)
+        for group, count in parts:
+            self._add_part(group, count, entry)
+
+    def _add_one(self, group: str) -> None:
+        entries, parts = self._entries, self._parts.get(group)
+        if entries and entries[-1].group == group and parts and parts[-1].entry is entries[-1]:
+            entries[-1].last = self.published
+            parts[-1].last += 1
+            self._sent[group] += 1
+            return
+        entry = _Entry(self.published, group, left=0)
+        entries.append(entry)
+        self._add_part(group, 1, entry)
+
+    def _add_part(self, group: str, count: int, entry: _Entry) -> None:
+        sent = self._sent.get(group, 0)
+        self._sent[group] = sent + count
+        self._parts.setdefault(group, deque()).append(_Part(sent + 1, sent + count, entry))
+        entry.left += 1
+
+    def also(self, group: str, instead: str) -> None:
+        """Something that `group` had been given and does not take was given to `instead`.
+
+        Which of the publishes that wait for `group` it was is not known, so all of them wait for it.
+        """
+        sent = self._sent.get(instead, 0) + 1
+        self._sent[instead] = sent
+        waiting = [part.entry for part in self._parts.get(group, ())]
+        queue = self._parts.setdefault(instead, deque())
+        for entry in waiting:
+            if entry.group:
+                entry.group = ""  # it has parts elsewhere now: nothing is added to it any more
+            entry.left += 1
+            queue.append(_Part(sent, sent, entry))
+        if not waiting:
+            queue.append(_Part(sent, sent, _Entry(0, "", left=1)))
+
+    def take(self, group: str, tag: int, accepted: bool) -> list[Answer]:
+        """A group has answered all up to `tag`. Returns what the client can be told now."""
+        parts = self._parts.get(group)
+        while parts and parts[0].first <= tag:
+            part = parts[0]
+            part.accepted &= accepted
+            entry = part.entry
+            if part.last > tag:
+                if entry.group:
+                    # Each number of the entry is one of the group's: so many of them are answered.
+                    entry.answers.append((entry.last - (part.last - tag), accepted))
+                    part.first = tag + 1
+                    part.accepted = True
+                break
+            parts.popleft()
+            entry.left -= 1
+            entry.accepted &= part.accepted
+            if entry.group:
+                entry.answers.append((entry.last, accepted))
+            elif not entry.left:
+                entry.answers.append((entry.last, entry.accepted))
+        return self._answers()
+
+    def _answers(self) -> list[Answer]:
+        found: list[tuple[int, bool]] = []
+        entries = self._entries
+        while entries:
+            entry = entries[0]
+            if not entry.group and entry.left:
+                break
+            for last, accepted in entry.answers:
+                if found and accepted and found[-1][1]:
+                    found[-1] = last, True
+                else:
+                    found.append((last, accepted))
+            entry.answers.clear()
+            if entry.left:
+                break
+            entries.popleft()
+        return [self._answer(last, accepted) for last, accepted in found if last > self.answered]
+
+    def _answer(self, last: int, accepted: bool) -> Answer:
+        several = last - self.answered > 1
+        self.answered = last
+        return (
+            BasicAck(delivery_tag=last, multiple=several)
+            if accepted
+            else BasicNack(delivery_tag=last, multiple=several, requeue=False)
+        )

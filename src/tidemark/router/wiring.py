@@ -1,0 +1,69 @@
+"""What a router asks about exchanges, bindings and queues, and the answer where all of them are in one group.
+
+A front holds a copy of the wiring that main keeps. Questions are answered from the copy, at once; whether the
+copy is new enough is a question of its own, `fresh`, whose answer may take a round trip to main.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+MAIN = "main"
+"""The group that keeps the wiring of all, and every queue that has no other wish."""
+
+
+class Wiring(Protocol):
+    @property
+    def groups(self) -> Collection[str]:
+        """All groups; main is one of them."""
+
+    def fresh(self, then: Callable[[], None]) -> None:
+        """Call `then`, at once or later, when the copy has every change that was confirmed before this call."""
+
+    def group_of(self, vhost: str, queue: str) -> str | None:
+        """The group that a queue lives in; None if there is no such queue."""
+
+    def place(
+        self,
+        vhost: str,
+        queue: str,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: dict[str, Any],
+    ) -> str:
+        """The group that a queue with these properties lives in, or would if it were declared.
+
+        Raises:
+            ChannelError: it asks for what no group has.
+        """
+
+    def routes(
+        self, vhost: str, exchange: bytes, key: bytes, properties: bytes, *, user: str
+    ) -> Mapping[str, Sequence[str]]:
+        """The queues that a message of this user goes to, by group; nothing if there is none.
+
+        Exchange, key and properties are as they came over the wire.
+
+        Raises:
+            ChannelError: there is no such exchange, or this user may not publish there.
+        """
+
+
+class OneGroup:
+    """Everything is in main, and main routes what is published: its router passes everything on as it is."""
+
+    groups = (MAIN,)
+
+    def fresh(self, then: Callable[[], None]) -> None:
+        then()
+
+    def group_of(self, vhost: str, queue: str) -> str | None:  # noqa: ARG002
+        return MAIN
+
+    def place(self, *_: Any) -> str:
+        return MAIN
+
+    def routes(self, *_: Any, user: str) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
+        return {}
