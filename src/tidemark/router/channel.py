@@ -146,7 +146,7 @@ class Channel:
         self._router = channels.router
         self._wiring = channels.router.wiring
         self._handler: Handler | None = None
-        self._asked: tuple[int, int] = (0, 0)
+        self.asked: tuple[int, int] = (0, 0)
         """Class and method that is being answered."""
         self._expected: dict[str, deque[Callable[[Piece], None]]] = {}
         """By group whose channel is open: who takes its next reply."""
@@ -249,7 +249,7 @@ class Channel:
 
     def _begin(self, ids: tuple[int, int], handler: Handler) -> None:
         self.state = State.WAITING
-        self._handler, self._asked = handler, ids
+        self._handler, self.asked = handler, ids
         self._channels.pause(self)
         self._step(None)
 
@@ -399,7 +399,7 @@ class Channel:
         """What the client asked for cannot be: tell it, and wait for it to say that it heard."""
         if self.state is State.CLOSING:
             return
-        ids = self._asked if self.state is State.WAITING else ids
+        ids = self.asked if self.state is State.WAITING else ids
         self._shut()
         self._tell(ChannelClose(error.amqp091, reply_text(error), *ids))
 

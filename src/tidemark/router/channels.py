@@ -101,14 +101,17 @@ class Channels:
             self.guarded(channel, channel.open)
 
     def guarded(self, channel: Channel, step: Callable[[], None], ids: tuple[int, int] = (0, 0)) -> None:
-        """Do something about a channel, and close what its error is about."""
+        """Do something about a channel, and close what its error is about.
+
+        `ids` are those of the method that is taken; without them it is the one that the channel is answering.
+        """
         try:
             step()
         except ChannelError as error:
             self._scanner.discard(channel.number)
             channel.fail(error, ids)
         except TidemarkError as error:
-            self.router.fail(error, ids)
+            self.router.fail(error, ids if any(ids) else channel.asked)
         except Exception as error:
             self.router.fail(self.router.unexpected(error), ids)
 

@@ -1,0 +1,405 @@
+"""A client whose queues live in two groups, each a real broker: to the client they are one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from unit.frontend.harness import PERSISTENT, Client, Content, World, publish_frames
+from unit.router.harness import Front
+
+from tidemark.router.wiring import MAIN
+from tidemark.wire.amqp091 import methods
+from tidemark.wire.amqp091.methods import encode_method
+
+ELSEWHERE = {"x-group": "fast"}
+
+
+@pytest.fixture
+def front() -> Front:
+    return Front("fast")
+
+
+@pytest.fixture
+def fast(front: Front) -> World:
+    return front.worlds["fast"]
+
+
+@pytest.fixture
+def client(front: Front) -> Client:
+    """With the queues `here`, of main, and `there`, of the group fast, bound to the exchange `both`."""
+    client = front.open(channels=2)
+    client.declare("here", durable=True)
+    client.declare("there", durable=True, arguments=ELSEWHERE)
+    client.ask(1, methods.ExchangeDeclare(exchange="both", type="fanout", durable=True))
+    for queue in ("here", "there"):
+        client.ask(1, methods.QueueBind(queue=queue, exchange="both"))
+    return client
+
+
+def bodies(answers: list[Any]) -> list[bytes]:
+    return [each.body for each in answers if isinstance(each, Content)]
+
+
+def tags(answers: list[Any]) -> list[int]:
+    return [each.method.delivery_tag for each in answers if isinstance(each, Content)]
+
+
+# Queues --------------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_declared_in_main_first_and_then_in_its_group(
+    client: Client, front: Front, fast: World
+) -> None:
+    assert set(front.main.broker.vhosts["/"].queues) == {"here", "there"}
+    assert set(fast.broker.vhosts["/"].queues) == {"there"}
+
+
+def test_a_queue_that_its_group_does_not_take_closes_the_channel(client: Client, fast: World) -> None:
+    with_other = methods.QueueDeclare(queue="there", durable=True, arguments=ELSEWHERE | {"x-max-length": 1})
+    close = client.ask(1, with_other)
+    assert (close.reply_code, close.class_id, close.method_id) == (406, 50, 10)
+    client.send(1, methods.ChannelCloseOk())
+    client.ask(1, methods.ChannelOpen())
+    assert client.declare("there", passive=True).message_count == 0
+
+
+def test_a_queue_is_counted_where_it_is(client: Client) -> None:
+    client.publish(1, "there", b"x", b"y")
+    assert client.declare("there", passive=True).message_count == 2
+    assert client.ask(1, methods.QueuePurge(queue="there")).message_count == 2
+    client.publish(1, "there", b"z")
+    assert client.ask(1, methods.QueueDelete(queue="there")) == methods.QueueDeleteOk(1)
+
+
+def test_a_queue_is_deleted_in_its_group_first_and_then_in_main(
+    client: Client, front: Front, fast: World
+) -> None:
+    client.publish(1, "there", b"x")
+    close = client.ask(1, methods.QueueDelete(queue="there", if_empty=True))
+    assert close.reply_code == 406
+    assert "there" in front.main.broker.vhosts["/"].queues
+    client.send(1, methods.ChannelCloseOk())
+    client.ask(2, methods.QueueDelete(queue="there"))
+    assert "there" not in front.main.broker.vhosts["/"].queues
+    assert "there" not in fast.broker.vhosts["/"].queues
+
+
+def test_what_need_not_be_answered_is_done_in_order_and_not_answered(client: Client, fast: World) -> None:
+    client.write(
+        encode_method(1, methods.QueueDeclare(queue="more", durable=True, no_wait=True, arguments=ELSEWHERE))
+        + publish_frames(1, "more", b"x")
+        + encode_method(1, methods.QueueDelete(queue="there", no_wait=True))
+        + encode_method(1, methods.BasicGet(queue=""))
+    )
+    (answer,) = client.read_all()
+    assert answer.body == b"x"
+    assert set(fast.broker.vhosts["/"].queues) == {"more"}
+
+
+def test_a_queue_without_a_name_is_the_one_that_was_declared_last(client: Client) -> None:
+    client.declare("there", durable=True, arguments=ELSEWHERE)
+    client.publish(1, "there", b"x")
+    assert client.ask(1, methods.BasicGet(queue="")).body == b"x"
+    assert client.ask(2, methods.BasicGet(queue="")).reply_code == 404
+
+
+def test_a_queue_that_nobody_knows_is_not_found(client: Client) -> None:
+    assert client.ask(1, methods.BasicConsume(queue="nowhere")).reply_code == 404
+
+
+# Publishing ----------------------------------------------------------------------------------------
+
+
+def test_a_message_is_given_to_each_group_that_has_a_queue_for_it(
+    client: Client, front: Front, fast: World
+) -> None:
+    client.publish(1, "", b"x", exchange="both")
+    assert (front.main.ready("here"), front.main.ready("there"), fast.ready("there")) == (1, 0, 1)
+
+
+def test_a_message_is_confirmed_when_every_group_has_it(client: Client, front: Front, fast: World) -> None:
+    client.ask(1, methods.ConfirmSelect())
+    fast.syncing = False
+    client.publish(1, "", b"x", exchange="both", properties=PERSISTENT)
+    client.publish(1, "here", b"y", properties=PERSISTENT)
+    assert client.read_all() == []
+    fast.sync()
+    front.turn()
+    assert client.read_all() == [methods.BasicAck(2, True)]
+
+
+def test_a_mandatory_message_without_a_queue_is_returned_by_main(client: Client) -> None:
+    client.publish(1, "nowhere", b"x", mandatory=True)
+    (returned,) = client.read_all()
+    assert (returned.method.reply_code, returned.body) == (312, b"x")
+    client.publish(1, "there", b"x", mandatory=True)
+    assert client.read_all() == []
+
+
+def test_an_exchange_that_is_not_there_closes_the_channel(client: Client) -> None:
+    client.publish(1, "k", b"x", exchange="nowhere")
+    assert client.read().reply_code == 404
+
+
+def test_a_queue_that_its_group_has_lost_keeps_its_messages_in_main(
+    client: Client, front: Front, fast: World
+) -> None:
+    direct = fast.open()
+    direct.ask(1, methods.QueueDelete(queue="there"))
+    client.ask(1, methods.ConfirmSelect())
+    front.main.syncing = False
+    client.publish(1, "there", b"x", b"y", properties=PERSISTENT)
+    assert client.read_all() == []
+    front.main.sync()
+    front.turn()
+    assert client.read_all() == [methods.BasicAck(2, True)]
+    assert front.main.ready("there") == 2
+
+
+def test_a_large_message_is_cut_into_frames_that_everybody_takes(client: Client, fast: World) -> None:
+    body = bytes(range(256)) * 2000
+    client.write(
+        encode_method(1, methods.BasicPublish(routing_key="there"))
+        + publish_frames(2, "there", b"between")
+        + publish_frames(1, "there", body)[len(encode_method(1, methods.BasicPublish(routing_key="there"))) :]
+    )
+    assert fast.ready("there") == 2
+    client.send(1, methods.BasicConsume(queue="there", consumer_tag="c", no_ack=True))
+    assert bodies(client.read_all()) == [b"between", body]
+
+
+# The copy of the wiring ----------------------------------------------------------------------------
+
+
+def test_a_message_waits_for_a_fresh_copy_and_what_follows_waits_for_it(client: Client, front: Front) -> None:
+    client.ask(1, methods.ConfirmSelect())
+    front.placed.slow = True
+    client.publish(1, "there", b"one")
+    client.publish(1, "here", b"two")
+    client.publish(1, "there", b"three")
+    client.send(1, methods.ExchangeDeclare(exchange="e"))
+    assert client.read_all() == []
+    front.placed.freshen()
+    front.turn()
+    assert client.read_all() == [methods.BasicAck(1, False)]
+    assert len(front.placed.asked) == 1
+    front.placed.freshen()
+    front.turn()
+    # One answer was good for both.
+    assert not front.placed.asked
+    assert sorted(each.delivery_tag for each in client.read_all() if isinstance(each, methods.BasicAck)) == [
+        2,
+        3,
+    ]
+
+
+def test_a_change_of_the_client_is_seen_by_what_it_publishes_behind_it(client: Client, front: Front) -> None:
+    front.placed.slow = True
+    client.publish(1, "here", b"one")
+    client.write(
+        encode_method(1, methods.QueueDeclare(queue="new", durable=True, no_wait=True, arguments=ELSEWHERE))
+        + publish_frames(1, "new", b"two")
+    )
+    for _ in range(3):
+        assert len(front.placed.asked) == 1
+        front.placed.freshen()
+        front.turn()
+    assert front.worlds["fast"].ready("new") == 1
+
+
+def test_a_client_that_sends_too_much_while_it_waits_is_read_no_further(client: Client, front: Front) -> None:
+    front.placed.slow = True
+    for _ in range(10):
+        client.publish(1, "there", bytes(1 << 20))
+    assert not client.front_end.wants_read()
+    front.placed.slow = False
+    front.placed.freshen()
+    front.turn()
+    assert client.front_end.wants_read()
+    assert front.worlds["fast"].ready("there") == 10
+
+
+# Consuming -----------------------------------------------------------------------------------------
+
+
+def consume_both(client: Client, **options: Any) -> None:
+    for queue in ("here", "there"):
+        client.send(1, methods.BasicConsume(queue=queue, consumer_tag=queue, **options))
+    client.read_all()
+
+
+def test_messages_of_both_groups_have_one_row_of_tags(client: Client, front: Front, fast: World) -> None:
+    consume_both(client)
+    client.publish(2, "", b"x", b"y", exchange="both")
+    answers = client.read_all()
+    assert tags(answers) == [1, 2, 3, 4]
+    assert sorted(bodies(answers)) == [b"x", b"x", b"y", b"y"]
+    client.send(1, methods.BasicAck(3, True))
+    client.send(1, methods.BasicReject(4, False))
+    assert client.read_all() == []
+    client.send(1, methods.BasicRecover(True))
+    assert client.read_all() == [methods.BasicRecoverOk()]
+    assert front.main.ready("here") == fast.ready("there") == 0
+
+
+def test_what_is_given_back_goes_to_its_own_queue(client: Client, front: Front, fast: World) -> None:
+    client.publish(2, "", b"x", exchange="both")
+    first, second = (client.ask(1, methods.BasicGet(queue=queue)) for queue in ("here", "there"))
+    assert (first.method.delivery_tag, second.method.delivery_tag) == (1, 2)
+    assert client.ask(1, methods.BasicGet(queue="there")) == methods.BasicGetEmpty()
+    client.send(1, methods.BasicNack(2, False, True))
+    assert (front.main.ready("here"), fast.ready("there")) == (0, 1)
+    client.send(1, methods.BasicNack(0, True, True))
+    assert (front.main.ready("here"), fast.ready("there")) == (1, 1)
+
+
+def test_an_unknown_tag_closes_the_channel_everywhere(client: Client, front: Front, fast: World) -> None:
+    consume_both(client)
+    client.publish(2, "", b"x", exchange="both")
+    client.read_all()
+    client.send(1, methods.BasicAck(3, False))
+    close = client.read()
+    assert (close.reply_code, close.class_id, close.method_id) == (406, 60, 80)
+    assert (front.main.ready("here"), fast.ready("there")) == (1, 1)
+    client.send(1, methods.ChannelCloseOk())
+    client.ask(1, methods.ChannelOpen())
+    assert client.ask(1, methods.BasicGet(queue="there", no_ack=True)).body == b"x"
+
+
+def test_what_is_not_acknowledged_is_not_remembered(client: Client) -> None:
+    consume_both(client, no_ack=True)
+    client.publish(2, "", b"x", b"y", exchange="both")
+    assert tags(client.read_all()) == [1, 2, 3, 4]
+    client.send(1, methods.BasicAck(1, False))
+    assert client.read().reply_code == 406
+
+
+def test_a_consumer_is_cancelled_where_it_is(client: Client, fast: World) -> None:
+    consume_both(client)
+    assert client.ask(1, methods.BasicCancel("there")) == methods.BasicCancelOk("there")
+    client.publish(2, "there", b"x")
+    assert client.read_all() == []
+    assert fast.ready("there") == 1
+    assert client.ask(1, methods.BasicCancel("nobody")) == methods.BasicCancelOk("nobody")
+
+
+def test_a_consumer_whose_queue_goes_is_cancelled_by_its_group(client: Client) -> None:
+    consume_both(client)
+    client.send(2, methods.QueueDelete(queue="there"))
+    assert methods.BasicCancel("there", True) in client.read_all()
+    client.send(1, methods.BasicConsume(queue="here", consumer_tag="there"))
+    assert client.read() == methods.BasicConsumeOk("there")
+
+
+def test_a_consumer_tag_is_used_once_a_channel(client: Client) -> None:
+    client.ask(1, methods.BasicConsume(queue="here", consumer_tag="c"))
+    client.send(1, methods.BasicConsume(queue="there", consumer_tag="c"))
+    close = client.read()
+    assert (close.reply_code, close.class_id, close.method_id) == (530, 60, 20)
+
+
+def test_prefetch_holds_in_groups_that_come_later(client: Client) -> None:
+    client.ask(1, methods.BasicQos(prefetch_count=1))
+    client.publish(2, "there", b"x", b"y")
+    client.send(1, methods.BasicConsume(queue="there", consumer_tag="c"))
+    answers = client.read_all()
+    assert bodies(answers) == [b"x"]
+    client.send(1, methods.BasicAck(1, False))
+    assert bodies(client.read_all()) == [b"y"]
+
+
+# Transactions --------------------------------------------------------------------------------------
+
+
+def test_a_transaction_in_one_group_is_made_there(client: Client, fast: World) -> None:
+    client.ask(1, methods.TxSelect())
+    client.publish(1, "there", b"x")
+    assert fast.ready("there") == 0
+    client.ask(1, methods.TxCommit())
+    assert fast.ready("there") == 1
+    client.publish(1, "here", b"y")
+    client.ask(1, methods.TxRollback())
+    assert client.declare("here", passive=True).message_count == 0
+    got = client.ask(1, methods.BasicGet(queue="there"))
+    client.send(1, methods.BasicAck(got.method.delivery_tag, False))
+    client.ask(1, methods.TxRollback())
+    client.send(1, methods.BasicAck(got.method.delivery_tag, False))
+    assert client.ask(1, methods.TxCommit()) == methods.TxCommitOk()
+
+
+def test_a_transaction_over_two_groups_is_refused(client: Client) -> None:
+    client.ask(1, methods.TxSelect())
+    client.publish(1, "there", b"x")
+    client.publish(1, "here", b"x")
+    close = client.read()
+    assert close.reply_code == 540
+    assert "a transaction stays in one group" in close.reply_text
+
+
+# Channels and the connection -----------------------------------------------------------------------
+
+
+def test_a_channel_is_closed_everywhere(client: Client, front: Front, fast: World) -> None:
+    consume_both(client)
+    client.publish(2, "", b"x", exchange="both")
+    client.read_all()
+    assert client.ask(1, methods.ChannelClose()) == methods.ChannelCloseOk()
+    assert (front.main.ready("here"), fast.ready("there")) == (1, 1)
+    client.ask(1, methods.ChannelOpen())
+    assert client.ask(1, methods.BasicGet(queue="there")).body == b"x"
+
+
+def test_a_channel_that_is_not_open_is_an_error_of_the_connection(client: Client) -> None:
+    client.send(9, methods.BasicQos())
+    assert client.read().reply_code == 504
+
+
+def test_the_loss_of_a_group_that_the_client_uses_closes_its_connection(client: Client, front: Front) -> None:
+    front.lose("fast")
+    close = client.read()
+    assert close.reply_code == 320
+    assert "group 'fast'" in close.reply_text
+
+
+def test_a_group_that_cannot_be_reached_is_a_reason_too(front: Front) -> None:
+    front.away["fast"] = "nobody listens"
+    client = front.open()
+    client.send(1, methods.QueueDeclare(queue="q", durable=True, arguments=ELSEWHERE))
+    close = client.read()
+    assert close.reply_code == 320
+    assert "group 'fast' cannot be reached: nobody listens" in close.reply_text
+
+
+def test_a_client_is_blocked_while_one_group_is(client: Client, front: Front) -> None:
+    ends = {link.group: wire.front_end for link, wire in front.wires.items()}
+    for group in (MAIN, "fast"):
+        front.worlds[group].broker.blocked = "low"
+        ends[group].block("low")
+    client.publish(1, "", b"x", exchange="both")
+    assert client.read_all() == [methods.ConnectionBlocked("low")]
+    ends[MAIN].block(None)
+    front.turn()
+    assert client.read_all() == []
+    ends["fast"].block(None)
+    front.turn()
+    assert client.read_all() == [methods.ConnectionUnblocked()]
+
+
+def test_a_close_waits_for_what_channels_were_asked(client: Client, front: Front, fast: World) -> None:
+    client.ask(1, methods.ConfirmSelect())
+    front.placed.slow = True
+    client.publish(1, "there", b"x", properties=PERSISTENT)
+    client.send(0, methods.ConnectionClose())
+    assert client.read_all() == []
+    front.placed.freshen()
+    front.turn()
+    assert client.read_all() == [methods.BasicAck(1, False), methods.ConnectionCloseOk()]
+    assert fast.ready("there") == 1
+
+
+def test_what_makes_no_sense_is_an_error_of_the_connection(client: Client) -> None:
+    client.write(b"\x09\x00\x01\x00\x00\x00\x00\xce")
+    assert client.read().reply_code == 501
+    client.send(0, methods.ConnectionCloseOk())
+    assert client.front_end.closed
