@@ -4,7 +4,7 @@
 harms others. `own_broker` is a fresh one that the test may kill. With TIDEMARK_TEST_ADDRESS
 set to host:port the session's broker is that one, and with `rabbitmq` it is a private RabbitMQ:
 that is how the tests are checked against what they describe. Tests that need a Tidemark broker
-of their own are skipped then.
+of their own are skipped then. With TIDEMARK_TEST_FRONT clients reach every broker through a front.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from helpers.broker import Address, BrokerProcess, parse_address
+from helpers.front import FrontedBroker
 from hypothesis import Phase
 
 # No test is timed: a busy machine is no fault of the code. A failure is told as it was found, with the blob that replays
@@ -31,6 +32,7 @@ hypothesis.settings.load_profile("tidemark")
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTERNAL = os.environ.get("TIDEMARK_TEST_ADDRESS")
+BROKER: type[BrokerProcess] = FrontedBroker if os.environ.get("TIDEMARK_TEST_FRONT") else BrokerProcess
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +48,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     if EXTERNAL:
         yield parse_address(EXTERNAL)
         return
-    process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data").start()
+    process = BROKER(tmp_path_factory.mktemp("broker") / "data").start()
     yield process.address
     process.stop()
+    process.close()
 
 
 @pytest.fixture
@@ -66,7 +69,7 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     started: list[BrokerProcess] = []
 
     def start(*arguments: str) -> BrokerProcess:
-        process = BrokerProcess(tmp_path / f"data-{len(started)}", *arguments)
+        process = BROKER(tmp_path / f"data-{len(started)}", *arguments)
         started.append(process)
         return process.start()
 

@@ -23,6 +23,7 @@ from tidemark.frontend.amqp091.config import Amqp091Config
 from tidemark.frontend.stream.config import StreamConfig
 from tidemark.model import settings
 from tidemark.model.settings import Setting, setting
+from tidemark.router.config import FrontConfig
 from tidemark.store.config import StoreConfig
 
 GiB = 1 << 30
@@ -199,6 +200,7 @@ SECTIONS: dict[str, type[Any]] = {
     "amqp091": Amqp091Config,
     "stream": StreamConfig,
     "cluster": ClusterConfig,
+    "front": FrontConfig,
 }
 
 
@@ -216,6 +218,7 @@ class Config:
     amqp091: Amqp091Config
     stream: StreamConfig
     cluster: ClusterConfig
+    front: FrontConfig
     origins: Mapping[str, str]
     """Key → "default", "file NAME", the environment variable or the flag."""
 
@@ -267,6 +270,9 @@ def _assemble(known: Mapping[str, Setting], given: Mapping[str, tuple[Any, str]]
         if config.listen.admins and config.tls.certificate is None:
             raise ConfigError(key="tls.certificate", problem="is needed to listen on listen.admins")
         _check_cluster(config)
+        for places in config.front.members().values():
+            for place in places:
+                parse_address("front.groups", place)
         return config
     except ConfigError as error:
         raise _blaming(error, origins) from None

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 READY_S = 30.0
@@ -79,15 +80,17 @@ class BrokerProcess:
         """
         assert self.process is None, "the broker is running already"
         environment = os.environ | {"PYTHONPATH": str(SOURCE)} | self._environment
-        command = [sys.executable, "-m", "tidemark", "serve", "--data", str(self.data)]
-        command += ["--amqp", self._amqp, "--admin", self._admin, *self._arguments]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "tidemark", *self._command()], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
                 env=environment,
             )  # fmt: skip
 
-    def start(self, timeout_s: float = READY_S) -> BrokerProcess:
+    def _command(self) -> list[str]:
+        listen = ["--amqp", self._amqp, "--admin", self._admin]
+        return ["serve", "--data", str(self.data), *listen, *self._arguments]
+
+    def start(self, timeout_s: float = READY_S) -> Self:
         """Start the process and wait until it says that it is ready.
 
         Raises:
@@ -100,7 +103,7 @@ class BrokerProcess:
             self.kill()
             raise
         facts = dict(word.split("=", 1) for word in self.ready_line.split() if "=" in word)
-        self._amqp, self._admin = facts["amqp"], facts["admin"]
+        self._amqp, self._admin = facts["amqp"], facts.get("admin", "")
         return self
 
     def kill(self) -> None:
@@ -118,7 +121,7 @@ class BrokerProcess:
             raise AssertionError(f"the broker did not stop in {STOP_S} s{self._log()}") from None
         assert code == 0, f"the broker stopped with exit code {code}{self._log()}"
 
-    def restart(self) -> BrokerProcess:
+    def restart(self) -> Self:
         """Start again on the same ports and data, after a clean stop if it still runs."""
         if self.process is not None:
             self.stop()

@@ -87,6 +87,57 @@ def serve(
     return command.serve(config, flags, print_only=print_config)
 
 
+@app.command(
+    context_settings=EXTRA,
+    epilog="Every setting has a flag, --section.key VALUE, as with tidemark serve; --print-config lists them all.",
+)
+def front(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with settings.", envvar="TIDEMARK_CONFIG")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of this front.  [default: tidemark]")] = None,
+    amqp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="AMQP clients; port 0 is any free one.  [default: 127.0.0.1:5672]"
+        ),
+    ] = None,
+    amqps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="AMQP clients with TLS; see --tls.certificate.  [default: none]"
+        ),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=HOST:PORT,…", help="Where members of a group take AMQP clients; main is needed."
+        ),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. amqp091.heartbeat_s=30."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show every setting with its origin, and stop.")
+    ] = False,
+) -> int:
+    """Run a front until SIGTERM or SIGINT: clients connect to it, and it speaks for them with the groups behind it.
+
+    When it is ready it prints one line on standard output: tidemark ready name=… amqp=… pid=…
+    Logs go to standard error. It keeps nothing: there may be as many fronts as there is work.
+    """
+    from tidemark.cli import front as command
+    from tidemark.cli import serve as serving
+
+    given = {"node.name": name, "listen.amqp": amqp, "listen.amqps": amqps}
+    flags = {key: value for key, value in given.items() if value is not None}
+    flags |= serving.parse_flags(context.args)
+    flags |= serving.parse_assignments(assignments or [])
+    return command.front(config, flags, group or [], print_only=print_config)
+
+
 @app.command()
 def version() -> None:
     """Print the version, and whether the compiled modules are in use."""

@@ -139,11 +139,12 @@ def serve(file: Path | None, flags: dict[str, str], *, print_only: bool = False)
     early = wholefile.newest(config.node.data, CHECKPOINT_PREFIX)
     import asyncio
 
-    with asyncio.Runner(loop_factory=_loop_factory(log)) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(log)) as runner:
         return runner.run(_serve(config, log, early))
 
 
-def _loop_factory(log: Log) -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory(log: Log) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop; None is the standard one."""
     try:
         import uvloop
     except ImportError:

@@ -26,7 +26,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from tidemark import __version__
-from tidemark.errors import CommandInvalid, InternalError, TidemarkError
+from tidemark.errors import CommandInvalid, InternalError, LoginRefused, TidemarkError
 from tidemark.frontend.amqp091.config import Amqp091Config
 from tidemark.frontend.amqp091.connection import CAPABILITIES, UNREAD_FACTOR
 from tidemark.frontend.amqp091.replies import NAMES, reply_text
@@ -94,6 +94,9 @@ class Outside(Protocol):
 
     def may_come(self, user: str, peer: PeerInfo) -> str | None:
         """Why this user must not log in from there; None if main may decide."""
+
+    def came(self, user: str, peer: PeerInfo, good: bool) -> None:
+        """Main has let this user in, or not."""
 
     def dial(self, link: Link, refusal: str) -> None:
         """Find a member of the link's group, `link.connected` when there is a socket; `link.lose` when there is none
@@ -339,6 +342,7 @@ class Router:
                     _smaller(config.frame_bytes_max, offer.frame_max),
                     config.heartbeat_s,
                 )
+                self.outside.came(self.user, self.peer, True)
                 self._accept_login()
             return
         for name in ("channel_max", "frame_max"):
@@ -366,6 +370,8 @@ class Router:
             link.again()
             self.outside.dial(link, close.reply_text)
         elif self.state is State.OPENING and handshake.state is Step.AWAIT_VERDICT:
+            if close.reply_code == LoginRefused.amqp091:
+                self.outside.came(self.user, self.peer, False)
             told = handshake.refuse(close.reply_text)
             if told is not None:
                 assert isinstance(told, ConnectionClose)

@@ -107,6 +107,8 @@ class Link:
         self.state = State.DIALLING
         self.closed = False
         """Send `output()`, then close the socket."""
+        self.tries = 0
+        """How many members it has had a socket to."""
         self.opened = False
         """It has been open: what the client sent may have reached the leader."""
         self.writable_ = True
@@ -128,6 +130,7 @@ class Link:
     def connected(self) -> None:
         """There is a socket: begin, or begin anew at another member."""
         self.state = State.OPENING
+        self.tries += 1
         self._cutter = Cutter(self._frame_max, whole=self._whole)
         self._tuned = self._asked = False
         self._heard_ms = self._sent_ms = self.owner.now_ms

@@ -42,6 +42,7 @@ EVENTS: dict[str, str] = {
     "consumer timed out": "TM-2005",
     "client passed on": "TM-2006",
     "client not passed on": "TM-2007",
+    "leader lost": "TM-2008",
     # Administration
     "management login refused": "TM-3001",
     "administrative action": "TM-3002",

@@ -11,7 +11,6 @@ Invariant: the node is only ever called from the loop's thread.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import resource
 import socket
@@ -21,8 +20,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.broker.access import is_outdated
-from tidemark.config import Address, Config, parse_address
-from tidemark.errors import ConfigError, StoreError
+from tidemark.config import Address, Config
+from tidemark.errors import StoreError
 from tidemark.frontend.services import FrontEnd, Login, PeerInfo
 from tidemark.node import Node
 from tidemark.runtime import machine
@@ -32,6 +31,7 @@ from tidemark.runtime.clock import Clock
 from tidemark.runtime.connection import ConnectionShell
 from tidemark.runtime.disk import FileDisk
 from tidemark.runtime.histogram import Histogram
+from tidemark.runtime.listening import bound
 from tidemark.runtime.log import Log
 from tidemark.runtime.rates import PAUSE_S, QUEUES_MAX, SLICE, Rates
 from tidemark.runtime.throttle import Rates as ConnectionRates
@@ -213,29 +213,7 @@ class Server:
         Raises:
             ConfigError: the address is in use or not ours.
         """
-        address = parse_address(f"listen.{name}", text)
-        try:
-            found = socket.getaddrinfo(
-                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            family, kind, protocol, _, where = found[0]
-            listener = socket.socket(family, kind, protocol)
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(where)
-                listener.listen(self.config.listen.backlog)
-            except BaseException:
-                listener.close()
-                raise
-        except OSError as problem:
-            if problem.errno == errno.EADDRINUSE:
-                words = f"{address} is in use by {_listener_on(address.port)}; stop it or choose another with --listen.{name}"
-            else:
-                words = f"cannot listen on {address}: {(problem.strerror or str(problem)).lower()}"
-            raise ConfigError(key=f"listen.{name}", problem=words) from None
-        listener.setblocking(False)
-        host, port = listener.getsockname()[:2]
-        self.addresses[name] = Address(host, port)
+        listener, self.addresses[name] = bound(name, text, self.config.listen.backlog)
         return listener
 
     def stop(self, code: int = 0) -> None:
@@ -487,11 +465,6 @@ class Server:
         """An exception that nobody caught: say so and go on."""
         facts = {"error": context["exception"]} if "exception" in context else {}
         self.log.error("unexpected", what=context.get("message", ""), **facts)
-
-
-def _listener_on(port: int) -> str:
-    pid = machine.listening_pid(port)
-    return "another program" if pid is None else f"process {pid} ({machine.command_of(pid)})"
 
 
 def connections_for(files: int) -> int:

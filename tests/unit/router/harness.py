@@ -123,6 +123,7 @@ class Front:
         self.placed = Placed(self.worlds[MAIN], *groups)
         self.wiring: Wiring = self.placed if groups else OneGroup()
         self.notes: list[tuple[str, str, dict[str, object]]] = []
+        self.logins: list[tuple[str, bool]] = []
         self.clients: dict[Router, Client] = {}
         self.wires: dict[Link, Wire] = {}
         self.away: dict[str, str] = {}
@@ -138,6 +139,9 @@ class Front:
 
     def may_come(self, user: str, peer: PeerInfo) -> str | None:
         return "not from there" if user == "stranger" else None
+
+    def came(self, user: str, peer: PeerInfo, good: bool) -> None:
+        self.logins.append((user, good))
 
     def dial(self, link: Link, refusal: str) -> None:
         if refusal:

@@ -70,6 +70,7 @@ def test_a_wrong_password_is_refused_in_mains_words() -> None:
     close = client.ask(0, start_ok(password="wrong"))
     assert close.reply_code == 403
     assert "Login was refused" in close.reply_text
+    assert front.logins == [("guest", False)]
     assert client.front_end.closed
     assert all(wire.cut for wire in front.wires.values())
 
