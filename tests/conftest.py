@@ -4,7 +4,8 @@
 harms others. `own_broker` is a fresh one that the test may kill. With TIDEMARK_TEST_ADDRESS
 set to host:port the session's broker is that one, and with `rabbitmq` it is a private RabbitMQ:
 that is how the tests are checked against what they describe. Tests that need a Tidemark broker
-of their own are skipped then. With TIDEMARK_TEST_FRONT clients reach every broker through a front.
+of their own are skipped then. With TIDEMARK_TEST_FRONT clients reach every broker through a front; with the
+value `channels` it looks at every channel, as one does that has several groups behind it.
 """
 
 from __future__ import annotations

@@ -82,9 +82,12 @@ class BrokerProcess:
         environment = os.environ | {"PYTHONPATH": str(SOURCE)} | self._environment
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tidemark", *self._command()], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
+                [sys.executable, *self._program(), *self._command()], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
                 env=environment,
             )  # fmt: skip
+
+    def _program(self) -> list[str]:
+        return ["-m", "tidemark"]
 
     def _command(self) -> list[str]:
         listen = ["--amqp", self._amqp, "--admin", self._admin]

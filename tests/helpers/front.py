@@ -5,9 +5,13 @@ A front keeps no data: where a broker has its data directory, a front has only i
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from helpers.broker import READY_S, Address, BrokerProcess
+
+COUNTED = ("--limits.address-connections", "--limits.connections-per")
+"""Settings about connections of clients: a front has those."""
 
 
 class FrontProcess(BrokerProcess):
@@ -16,6 +20,10 @@ class FrontProcess(BrokerProcess):
     def __init__(self, place: Path, *arguments: str, **groups: str) -> None:
         super().__init__(place, *arguments)
         self._groups = groups
+
+    def _program(self) -> list[str]:
+        looks = os.environ.get("TIDEMARK_TEST_FRONT") == "channels"
+        return [str(Path(__file__).with_name("channel_front.py"))] if looks else super()._program()
 
     def _command(self) -> list[str]:
         flags = [word for name, places in self._groups.items() for word in ("--group", f"{name}={places}")]
@@ -41,10 +49,12 @@ class FrontedBroker(BrokerProcess):
     def start(self, timeout_s: float = READY_S) -> FrontedBroker:
         super().start(timeout_s)
         if self.front is None:
-            front = FrontProcess(
-                self.data.with_name(self.data.name + "-front"), main=f"{self.behind.host}:{self.behind.port}"
-            )
-            self.front = front.start()
+            place = self.data.with_name(self.data.name + "-front")
+            words = list(self._arguments)
+            counted = [at for at, word in enumerate(words) if word.startswith(COUNTED)]
+            arguments = [word for at in counted for word in words[at : at + 2]]
+            behind = f"{self.behind.host}:{self.behind.port}"
+            self.front = FrontProcess(place, *arguments, main=behind).start()
         return self
 
     def close(self) -> None:

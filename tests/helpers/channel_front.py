@@ -1,0 +1,30 @@
+"""A front that looks at every channel as if there were several groups, though all that clients use is in main.
+
+So the conformance tests can be run through the machine that joins groups. Started as a program, it is `tidemark front`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tidemark.cli import main
+from tidemark.router.wiring import MAIN, OneGroup
+from tidemark.runtime import front_server
+
+
+class Watchful(OneGroup):
+    groups = (MAIN, "nobody")  # type: ignore[assignment]
+
+    def fresh(self, then: Callable[[], None]) -> None:
+        # Later, as it is with a copy that must ask.
+        front_server.asyncio.get_running_loop().call_soon(then)
+
+    def routes(self, *_: Any, user: str) -> Mapping[str, Sequence[str]]:
+        return {MAIN: ()}
+
+
+if __name__ == "__main__":
+    front_server.wiring_of = lambda _: Watchful()
+    sys.exit(main())
