@@ -1,6 +1,6 @@
 """A front that looks at every channel as if there were several groups, though all that clients use is in main.
 
-So the conformance tests can be run through the machine that joins groups. Started as a program, it is `tidemark front`.
+So the conformance tests can be run through the machine that joins groups. `run` is the command `tidemark`, with such a front.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ class Watchful(OneGroup):
         return {MAIN: ()}
 
 
-if __name__ == "__main__":
+def run() -> None:
     front_server.wiring_of = lambda _: Watchful()
     sys.exit(main())

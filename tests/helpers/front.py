@@ -10,6 +10,7 @@ from pathlib import Path
 
 from helpers.broker import READY_S, Address, BrokerProcess
 
+CHANNEL_FRONT = f"import sys; sys.path.append({str(Path(__file__).parents[1])!r}); from helpers.channel_front import run; run()"
 COUNTED = ("--limits.address-connections", "--limits.connections-per")
 """Settings about connections of clients: a front has those."""
 
@@ -23,7 +24,8 @@ class FrontProcess(BrokerProcess):
 
     def _program(self) -> list[str]:
         looks = os.environ.get("TIDEMARK_TEST_FRONT") == "channels"
-        return [str(Path(__file__).with_name("channel_front.py"))] if looks else super()._program()
+        # Not by its path: modules beside it have names of the standard library.
+        return ["-P", "-c", CHANNEL_FRONT] if looks else super()._program()
 
     def _command(self) -> list[str]:
         flags = [word for name, places in self._groups.items() for word in ("--group", f"{name}={places}")]

@@ -571,8 +571,8 @@ class Channel:
         match method:
             case BasicRecover():
                 self._tags.clear()
-            case ConfirmSelect():
-                self._confirms = self._confirms or Confirms()
+            case ConfirmSelect() if self._confirms is None:
+                self._confirms = Confirms()
             case BasicQos(global_=global_):
                 self._qos[global_] = method
         return None if _is_no_wait(method) else pieces[0][3]

@@ -129,6 +129,15 @@ def test_a_message_is_confirmed_when_every_group_has_it(client: Client, front: F
     assert client.read_all() == [methods.BasicAck(2, True)]
 
 
+def test_confirms_may_be_asked_for_twice(client: Client) -> None:
+    client.ask(1, methods.ConfirmSelect())
+    client.publish(1, "there", b"x")
+    assert client.read_all() == [methods.BasicAck(1, False)]
+    client.ask(1, methods.ConfirmSelect())
+    client.publish(1, "there", b"x")
+    assert client.read_all() == [methods.BasicAck(2, False)]
+
+
 def test_a_mandatory_message_without_a_queue_is_returned_by_main(client: Client) -> None:
     client.publish(1, "nowhere", b"x", mandatory=True)
     (returned,) = client.read_all()
