@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -45,13 +45,23 @@ from tidemark.model.runs import (
     PROPERTIES,
     PublishRun,
 )
+from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER
+from tidemark.router import naming
 from tidemark.router.confirms import Answer, Confirms
 from tidemark.router.link import method_of
 from tidemark.router.tags import Tags
 from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091.cutter import DELIVER, GET_OK, RETURN, Piece, retag
 from tidemark.wire.amqp091.events import AckRun, MethodFrame, Oversized
-from tidemark.wire.amqp091.frames import METHOD, encode_content, encode_frame
+from tidemark.wire.amqp091.frames import (
+    CONTENT_START,
+    ENVELOPE_BYTES,
+    FRAME_START,
+    HEADER,
+    METHOD,
+    encode_content,
+    encode_frame,
+)
 from tidemark.wire.amqp091.methods import (
     AccessRequest,
     BasicAck,
@@ -99,7 +109,10 @@ LOOKED_AT = HAS_HEADERS | HAS_USER_ID | HAS_EXPIRATION
 """Flags of messages whose way may depend on more than exchange and key."""
 
 Event: TypeAlias = PublishRun | AckRun | MethodFrame | Oversized
-Queues: TypeAlias = Sequence[str]
+
+HEADER_BYTES = ENVELOPE_BYTES + CONTENT_START.size
+NOT_FOUND = 404
+"""The code of a return for a queue that was named and is not there; the text is its name."""
 
 _DELIVERY_TAG = struct.Struct(">Q")
 _PUBLISH_START = struct.Struct(">HHH")
@@ -134,6 +147,20 @@ class Ask:
 
 Handler: TypeAlias = Generator[Fresh | Ask, list[Piece], bytes | None]
 """Returns what the client is sent."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """How messages of one exchange and key get to the queues of one group."""
+
+    group: str
+    publishes: list[tuple[bytes, bytes]]
+    """Exchange and key of each publish that it takes."""
+    flags: int = 0
+    as_is: bool = False
+    """With the client's own flags."""
+    entries: bytes = b""
+    """What is added to the headers."""
 
 
 class Channel:
@@ -431,57 +458,72 @@ class Channel:
 
     def _route(self, run: PublishRun) -> None:
         """Send every publish of a run to the groups that it belongs to."""
-        router, confirms = self._router, self._confirms
+        confirms = self._confirms
         out: dict[str, list[bytes]] = {}
-        known: dict[tuple[bytes, bytes], list[tuple[str, Queues]]] = {}
+        known: dict[tuple[bytes, bytes], list[_Way]] = {}
         try:
             for row in range(len(run)):
                 exchange, key = run.part(row, EXCHANGE), run.part(row, KEY)
                 flags, properties = run.number(row, FLAGS), run.part(row, PROPERTIES)
-                if flags & LOOKED_AT:
-                    targets = self._targets(exchange, key, properties)
-                else:
-                    found = known.get((exchange, key))
-                    if found is None:
-                        found = known[exchange, key] = self._targets(exchange, key, NO_PROPERTIES)
-                    targets = found
-                if self._in_transactions:
-                    for group, _ in targets:
-                        self._stay_in(group)
-                content = encode_content(self.number, properties, run.part(row, BODY), router.frame_max)
-                parts = []
-                for group, queues in targets:
-                    heads = self._heads(group, queues, exchange, key, flags)
-                    for head in heads:
-                        out.setdefault(group, []).extend((head, content))
-                    parts.append((group, len(heads)))
+                ways = None if flags & LOOKED_AT else known.get((exchange, key))
+                if ways is None:
+                    ways = self._ways(exchange, key, properties if flags & LOOKED_AT else NO_PROPERTIES)
+                    if not flags & LOOKED_AT:
+                        known[exchange, key] = ways
+                body, parts = run.part(row, BODY), []
+                for way in ways:
+                    if self._in_transactions:
+                        self._stay_in(way.group)
+                    self._check_room(len(properties) + len(way.entries))
+                    out.setdefault(way.group, []).extend(self._frames(way, flags, properties, body))
+                    parts.append((way.group, len(way.publishes)))
                 if confirms is not None:
                     confirms.add(parts)
         finally:
             for group, frames in out.items():
                 self._say(group, b"".join(frames))
 
-    def _targets(self, exchange: bytes, key: bytes, properties: bytes) -> list[tuple[str, Queues]]:
-        """Where a message goes: groups, each with its queues; none where main routes by itself.
+    def _frames(self, way: _Way, flags: int, properties: bytes, body: bytes) -> Iterator[bytes]:
+        if way.entries:
+            properties = naming.with_entries(properties, way.entries)
+        content = encode_content(self.number, properties, body, self._router.frame_max)
+        for exchange, key in way.publishes:
+            yield _publish_frame(self.number, exchange, key, flags | way.flags if way.as_is else way.flags)
+            yield content
 
-        What goes to queues of main only, or to none, is main's to route: it says what is wrong with it, too.
+    def _check_room(self, size: int) -> None:
+        """Raises PreconditionFailed when a header with so many bytes of properties is larger than a frame."""
+        limit = self._router.frame_max
+        if limit and size + HEADER_BYTES > limit:
+            raise PreconditionFailed(
+                reason=f"properties and the names of queues take {size} bytes, and a frame has {limit}"
+            )
+
+    def _ways(self, exchange: bytes, key: bytes, properties: bytes) -> list[_Way]:
+        """How a message gets to its queues, group by group.
+
+        What goes to queues of main only, or to none, is main's to route: it says what is wrong with it, too. Only what
+        looks like a front's own words (`naming`) is not passed on as a client says it.
         """
         router = self._router
         routes = self._wiring.routes(router.vhost, exchange, key, properties, user=router.user)
+        names_queues = router.outside.names_queues
         if not routes or (len(routes) == 1 and MAIN in routes):
-            return [(MAIN, ())]
-        return [(group, queues) for group, queues in routes.items() if queues]
-
-    def _heads(self, group: str, queues: Queues, exchange: bytes, key: bytes, flags: int) -> list[bytes]:
-        """The Publish frames by which a message gets to these queues of a group."""
-        if not queues:
-            return [_publish_frame(self.number, exchange, key, flags)]
-        # A group that does not have one of them says so: `_returned`. Main has all that it was found to have.
-        wanted = 0 if group == MAIN else MANDATORY
-        return [
-            _publish_frame(self.number, b"", queue.encode("utf-8", "surrogateescape"), wanted)
-            for queue in queues
-        ]
+            if not names_queues or exchange or key:
+                return [_Way(MAIN, [(exchange, key)], as_is=True)]
+            named = naming.entries(routes.get(MAIN, ()), exchange, key)
+            return [_Way(MAIN, [(b"", b"")], as_is=True, entries=named)]
+        ways = []
+        for group, queues in routes.items():
+            if not queues:
+                continue
+            if names_queues:
+                ways.append(_Way(group, [(b"", b"")], entries=naming.entries(queues, exchange, key)))
+            else:
+                # A group that does not have one of them says so. Main has all that it was found to have.
+                raw = [queue.encode("utf-8", "surrogateescape") for queue in queues]
+                ways.append(_Way(group, [(b"", each) for each in raw], flags=MANDATORY * (group != MAIN)))
+        return ways
 
     def _confirmed(self, group: str, answer: Answer) -> None:
         if self._confirms is not None:
@@ -492,20 +534,42 @@ class Channel:
     def _returned(self, group: str, piece: Piece) -> None:
         """A message found no queue.
 
-        At main that is the client's to know. A group other than main was given it for a queue that main
-        knows of and it does not have, because somebody died between declaring it there and here: main's own
-        queue of that name takes the message, and whoever moves messages on brings it to the group.
+        What main had to route is the client's to know. Another group was given it for a queue that main knows of and
+        it does not have, because somebody died between declaring it there and here: main's own queue of that name
+        takes the message, and whoever moves messages on brings it to the group. A queue that main has lost, too, was
+        deleted meanwhile.
         """
-        if group == MAIN:
-            self._router.send(piece[3])
-            return
         returned = method_of(piece)
         assert isinstance(returned, BasicReturn)
-        head = _publish_frame(self.number, b"", returned.routing_key.encode("utf-8", "surrogateescape"), 0)
-        behind = 8 + int.from_bytes(piece[3][3:7], "big")
+        if returned.exchange or returned.routing_key:
+            if group == MAIN:
+                self._router.send(piece[3])
+            else:
+                self._give_to_main(group, returned.routing_key, piece)
+        elif returned.reply_code != NOT_FOUND:
+            self._return_as_sent(piece, returned)
+        elif group != MAIN:
+            self._give_to_main(group, returned.reply_text, piece)
+
+    def _give_to_main(self, group: str, queue: str, piece: Piece) -> None:
+        properties, body = _content_of(piece)
+        key = queue.encode("utf-8", "surrogateescape")
+        if self._router.outside.names_queues:
+            properties, said = naming.without_entries(properties)
+            exchange, shown = (_raw(said.get(name, "")) for name in (EXCHANGE_HEADER, KEY_HEADER))
+            properties = naming.with_entries(properties, naming.entries([queue], exchange, shown))
+            key = b""
         if self._confirms is not None:
             self._confirms.also(group, MAIN)
-        self._say(MAIN, head + piece[3][behind:])
+        content = encode_content(self.number, properties, body, self._router.frame_max)
+        self._say(MAIN, _publish_frame(self.number, b"", key, 0) + content)
+
+    def _return_as_sent(self, piece: Piece, returned: BasicReturn) -> None:
+        """Main returns what it was given by a list of queues: the client sees it without that."""
+        properties, body = _content_of(piece)
+        properties, _ = naming.without_entries(properties)
+        content = encode_content(self.number, properties, body, self._router.frame_max)
+        self._router.send(encode_method(self.number, returned) + content)
 
     # Settling ------------------------------------------------------------------------------------------
 
@@ -709,6 +773,26 @@ def _nacks(requeue: bool) -> Callable[[int, int, int], bytes]:
         )
 
     return encode
+
+
+def _content_of(piece: Piece) -> tuple[bytes, bytes]:
+    """Properties and body of the message in a piece."""
+    frames = piece[3]
+    at = ENVELOPE_BYTES + int.from_bytes(frames[3:7], "big")
+    properties, body = b"", []
+    while at < len(frames):
+        kind, _, size = FRAME_START.unpack_from(frames, at)
+        start = at + FRAME_START.size
+        if kind == HEADER:
+            properties = frames[start + CONTENT_START.size : start + size]
+        else:
+            body.append(frames[start : start + size])
+        at += size + ENVELOPE_BYTES
+    return properties, b"".join(body)
+
+
+def _raw(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
 
 
 def _publish_frame(channel: int, exchange: bytes, key: bytes, flags: int) -> bytes:

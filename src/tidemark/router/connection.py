@@ -85,6 +85,14 @@ class Outside(Protocol):
     def wiring(self) -> Wiring: ...
 
     @property
+    def through(self) -> bool:
+        """Main is the only group: what clients say on their channels is passed on as it is."""
+
+    @property
+    def names_queues(self) -> bool:
+        """Links are known to be a front's, on which it may name the queues of a message."""
+
+    @property
     def now_ms(self) -> int:
         """Wall-clock milliseconds of this turn."""
 
@@ -121,7 +129,7 @@ class Router:
         self.bytes_in = self.bytes_out = 0
         self.vhost = self.user = ""
         self._config = config
-        self._through = len(self.wiring.groups) == 1
+        self._through = outside.through
         self._channels = Channels(self)
         self._cutter = Cutter(config.frame_bytes_max)
         self._handshake = Handshake(

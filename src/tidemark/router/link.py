@@ -19,6 +19,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from tidemark.errors import RemoteProtocolError
+from tidemark.frontend.services import PeerInfo
 from tidemark.wire.amqp091.cutter import HEARTBEAT, Cutter, Piece
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
 from tidemark.wire.amqp091.methods import (
@@ -68,6 +69,9 @@ class Terms:
 
 class Owner(Protocol):
     """The client's side of the front, as its links see it."""
+
+    peer: PeerInfo
+    """The client."""
 
     @property
     def now_ms(self) -> int: ...

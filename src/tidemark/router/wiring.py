@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-MAIN = "main"
-"""The group that keeps the wiring of all, and every queue that has no other wish."""
+from tidemark.model.wiring import MAIN
+
+__all__ = ["MAIN", "OneGroup", "Wiring"]
 
 
 class Wiring(Protocol):

@@ -1,17 +1,18 @@
 """A front in memory: clients that talk to it in bytes, and behind it real brokers, one a group.
 
 `Front` is the process without sockets: a router's links are joined to the front ends of the brokers in
-`unit.frontend.harness`, byte by byte. `Placed` answers for the wiring: queues live where their argument `x-group`
-says, and messages are routed by the broker that is main, which has a queue of the same name for each.
+`unit.frontend.harness`, byte by byte. The wiring is the copy that a front has, and main feeds it at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from unit.frontend.harness import START_MS, Client, World
 
+from tidemark.broker.feed import WiringFeed, encoded
+from tidemark.broker.wiring_copy import WiringCopy
 from tidemark.frontend.amqp091.config import Amqp091Config
 from tidemark.frontend.amqp091.connection import Amqp091
 from tidemark.frontend.services import PeerInfo
@@ -22,16 +23,19 @@ from tidemark.wire.amqp091 import methods
 from tidemark.wire.amqp091.content import Amqp091Content
 
 
-class Placed:
-    """Fits `Wiring`."""
+class Fed(WiringCopy):
+    """Fits `Wiring`: the copy that a front has, fed by the broker that is main."""
 
-    def __init__(self, main: World, *groups: str) -> None:
-        self.groups = (MAIN, *groups)
-        self.places: dict[str, str] = {}
+    def __init__(self, main: World, groups: dict[str, str]) -> None:
+        super().__init__(Amqp091Content(), groups)
         self.slow = False
         """Answers to `fresh` wait for `freshen`."""
         self.asked: list[Callable[[], None]] = []
-        self._main = main
+        for spec in WiringFeed(main.broker).listen(self):
+            self.take(encoded(spec))
+
+    def changed(self, change: bytes) -> None:
+        self.take(change)
 
     def fresh(self, then: Callable[[], None]) -> None:
         if self.slow:
@@ -44,40 +48,16 @@ class Placed:
         for then in asked:
             then()
 
-    def group_of(self, vhost: str, queue: str) -> str | None:
-        if queue not in self._main.broker.vhosts[vhost].queues:
-            return None
-        return self.places.get(queue, MAIN)
-
-    def place(
-        self,
-        vhost: str,
-        queue: str,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        arguments: dict[str, Any],
-    ) -> str:
-        return self.places.setdefault(queue, arguments.get("x-group", MAIN))
-
-    def routes(
-        self, vhost: str, exchange: bytes, key: bytes, properties: bytes, *, user: str
-    ) -> Mapping[str, Sequence[str]]:
-        found: dict[str, list[str]] = {}
-        host = self._main.broker.vhosts[vhost]
-        headers = Amqp091Content().headers(properties)
-        for queue in host.route_message(exchange.decode(), key.decode(), headers):
-            found.setdefault(self.places.get(queue.name, MAIN), []).append(queue.name)
-        return found
-
 
 class Wire:
     """The socket between a link and the front end of a broker."""
 
-    def __init__(self, world: World, link: Link) -> None:
+    def __init__(self, world: World, link: Link, by: str = "") -> None:
+        """`by`: the front whose words the broker takes them for."""
         self.link = link
         self.cut = False
-        self.front_end = Amqp091(world, PeerInfo("127.0.0.1", 50_000 + len(world.clients), "127.0.0.1", 5672))
+        port = 50_000 + len(world.clients)
+        self.front_end = Amqp091(world, PeerInfo("127.0.0.1", port, "127.0.0.1", 5672, front=by))
         self._world = world
         self._to_broker = self._to_front = b""
         world.clients[self.front_end] = self  # type: ignore[assignment]
@@ -116,12 +96,18 @@ class Front:
 
     dial_s_max = 5
 
-    def __init__(self, *groups: str, **settings: Any) -> None:
+    def __init__(self, *groups: str, names_queues: bool = False, **settings: Any) -> None:
+        self.names_queues = names_queues
+        self.through = not groups
         self.config = Amqp091Config(**settings)
         self.now_ms = START_MS
         self.worlds = {group: World() for group in (MAIN, *groups)}
-        self.placed = Placed(self.worlds[MAIN], *groups)
-        self.wiring: Wiring = self.placed if groups else OneGroup()
+        others = dict.fromkeys(groups, "chain")
+        self.main.broker.other_groups = others
+        for group in groups:
+            self.worlds[group].broker.group = group
+        self.copy = Fed(self.main, {MAIN: "standby"} | others)
+        self.wiring: Wiring = self.copy if groups else OneGroup()
         self.notes: list[tuple[str, str, dict[str, object]]] = []
         self.logins: list[tuple[str, bool]] = []
         self.clients: dict[Router, Client] = {}
@@ -185,7 +171,7 @@ class Front:
             return
         if link in self.wires:
             self.wires[link].hang_up()
-        self.wires[link] = Wire(self.worlds[link.group], link)
+        self.wires[link] = Wire(self.worlds[link.group], link, "front" if self.names_queues else "")
         link.connected()
 
     def connect(self) -> Client:

@@ -145,7 +145,7 @@ def test_a_member_that_does_not_lead_is_left_for_the_one_that_it_names(
 ) -> None:
     front = Front()
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         monkeypatch.undo()
         raise ConnectionForced(reason="connect to b at 127.0.0.1:9")
 

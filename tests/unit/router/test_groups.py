@@ -11,13 +11,14 @@ from unit.router.harness import Front
 from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091 import methods
 from tidemark.wire.amqp091.methods import encode_method
+from tidemark.wire.amqp091.properties import Properties, decode_properties, encode_properties
 
 ELSEWHERE = {"x-group": "fast"}
 
 
-@pytest.fixture
-def front() -> Front:
-    return Front("fast")
+@pytest.fixture(params=[False, True], ids=["one publish a queue", "queues are named"])
+def front(request: pytest.FixtureRequest) -> Front:
+    return Front("fast", names_queues=request.param)
 
 
 @pytest.fixture
@@ -166,6 +167,41 @@ def test_a_queue_that_its_group_has_lost_keeps_its_messages_in_main(
     assert front.main.ready("there") == 2
 
 
+def test_consumers_see_what_the_client_published_to(client: Client, front: Front) -> None:
+    client.ask(1, methods.QueueBind(queue="there", exchange="amq.topic", routing_key="a.*"))
+    properties = encode_properties(Properties(content_type="text", headers={"a": 1}, delivery_mode=2))
+    client.publish(1, "a.b", b"x", exchange="amq.topic", properties=properties)
+    got = client.ask(1, methods.BasicGet(queue="there", no_ack=True))
+    assert got.properties == decode_properties(properties)
+    if front.names_queues:
+        assert (got.method.exchange, got.method.routing_key) == ("amq.topic", "a.b")
+
+
+@pytest.mark.parametrize("key", ["", "nowhere"])
+def test_a_client_cannot_name_queues_as_a_front_does(client: Client, front: Front, key: str) -> None:
+    properties = encode_properties(Properties(headers={"x-tidemark-to": ["here"], "a": 1}))
+    client.publish(1, key, b"x", properties=properties, mandatory=True)
+    (returned,) = client.read_all()
+    assert (returned.method.reply_code, returned.method.routing_key, returned.body) == (312, key, b"x")
+    assert returned.properties.headers["a"] == 1
+    assert front.main.ready("here") == 0
+
+
+def test_copies_go_to_queues_of_both_groups(client: Client, front: Front, fast: World) -> None:
+    properties = encode_properties(Properties(headers={"CC": ["here"], "BCC": ["there"]}))
+    client.publish(1, "", b"x", properties=properties)
+    assert (front.main.ready("here"), fast.ready("there")) == (1, 1)
+
+
+def test_a_message_whose_queues_do_not_fit_into_a_frame_is_refused(front: Front) -> None:
+    client = front.open(frame_max=4096)
+    for number in range(40):
+        client.declare(f"{number:0200}", durable=True, arguments=ELSEWHERE)
+        client.ask(1, methods.QueueBind(queue=f"{number:0200}", exchange="amq.fanout"))
+    client.publish(1, "", b"x", exchange="amq.fanout")
+    assert [each.reply_code for each in client.read_all()] == ([406] if front.names_queues else [])
+
+
 def test_a_large_message_is_cut_into_frames_that_everybody_takes(client: Client, fast: World) -> None:
     body = bytes(range(256)) * 2000
     client.write(
@@ -183,20 +219,20 @@ def test_a_large_message_is_cut_into_frames_that_everybody_takes(client: Client,
 
 def test_a_message_waits_for_a_fresh_copy_and_what_follows_waits_for_it(client: Client, front: Front) -> None:
     client.ask(1, methods.ConfirmSelect())
-    front.placed.slow = True
+    front.copy.slow = True
     client.publish(1, "there", b"one")
     client.publish(1, "here", b"two")
     client.publish(1, "there", b"three")
     client.send(1, methods.ExchangeDeclare(exchange="e"))
     assert client.read_all() == []
-    front.placed.freshen()
+    front.copy.freshen()
     front.turn()
     assert client.read_all() == [methods.BasicAck(1, False)]
-    assert len(front.placed.asked) == 1
-    front.placed.freshen()
+    assert len(front.copy.asked) == 1
+    front.copy.freshen()
     front.turn()
     # One answer was good for both.
-    assert not front.placed.asked
+    assert not front.copy.asked
     assert sorted(each.delivery_tag for each in client.read_all() if isinstance(each, methods.BasicAck)) == [
         2,
         3,
@@ -204,26 +240,26 @@ def test_a_message_waits_for_a_fresh_copy_and_what_follows_waits_for_it(client: 
 
 
 def test_a_change_of_the_client_is_seen_by_what_it_publishes_behind_it(client: Client, front: Front) -> None:
-    front.placed.slow = True
+    front.copy.slow = True
     client.publish(1, "here", b"one")
     client.write(
         encode_method(1, methods.QueueDeclare(queue="new", durable=True, no_wait=True, arguments=ELSEWHERE))
         + publish_frames(1, "new", b"two")
     )
     for _ in range(3):
-        assert len(front.placed.asked) == 1
-        front.placed.freshen()
+        assert len(front.copy.asked) == 1
+        front.copy.freshen()
         front.turn()
     assert front.worlds["fast"].ready("new") == 1
 
 
 def test_a_client_that_sends_too_much_while_it_waits_is_read_no_further(client: Client, front: Front) -> None:
-    front.placed.slow = True
+    front.copy.slow = True
     for _ in range(10):
         client.publish(1, "there", bytes(1 << 20))
     assert not client.front_end.wants_read()
-    front.placed.slow = False
-    front.placed.freshen()
+    front.copy.slow = False
+    front.copy.freshen()
     front.turn()
     assert client.front_end.wants_read()
     assert front.worlds["fast"].ready("there") == 10
@@ -397,11 +433,11 @@ def test_a_client_is_blocked_while_one_group_is(client: Client, front: Front) ->
 
 def test_a_close_waits_for_what_channels_were_asked(client: Client, front: Front, fast: World) -> None:
     client.ask(1, methods.ConfirmSelect())
-    front.placed.slow = True
+    front.copy.slow = True
     client.publish(1, "there", b"x", properties=PERSISTENT)
     client.send(0, methods.ConnectionClose())
     assert client.read_all() == []
-    front.placed.freshen()
+    front.copy.freshen()
     front.turn()
     assert client.read_all() == [methods.BasicAck(1, False), methods.ConnectionCloseOk()]
     assert fast.ready("there") == 1

@@ -1,0 +1,89 @@
+"""How a front names, in the headers of a message, the queues that it has found for it (`broker/listed.py` reads them).
+
+The entries are put behind those that the message has, without decoding them: a message costs one copy of its
+properties. Entries of these names that a client has sent mean nothing and are taken out.
+
+Invariant: whatever a client sends, what the broker reads in these headers was written here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, TO_HEADER
+from tidemark.wire.amqp091.content import Amqp091Content
+from tidemark.wire.amqp091.properties import read_flags
+from tidemark.wire.amqp091.tables import Table
+
+HAS_CONTENT_TYPE, HAS_CONTENT_ENCODING, HAS_HEADERS = 1 << 15, 1 << 14, 1 << 13
+OURS = (TO_HEADER, EXCHANGE_HEADER, KEY_HEADER)
+
+_CONTENT = Amqp091Content()
+_SIZE = struct.Struct(">I")
+_FLAGS = struct.Struct(">H")
+_MARK = b"x-tidemark-"
+
+
+def entries(queues: Sequence[str], exchange: bytes, key: bytes) -> bytes:
+    """The entries that send a message to these queues, and show it as published there."""
+    names = b"".join(_text(queue.encode("utf-8", "surrogateescape")) for queue in queues)
+    return b"".join(
+        (
+            _name(TO_HEADER),
+            b"A",
+            _SIZE.pack(len(names)),
+            names,
+            _name(EXCHANGE_HEADER),
+            _text(exchange),
+            _name(KEY_HEADER),
+            _text(key),
+        )
+    )
+
+
+def with_entries(properties: bytes, added: bytes) -> bytes:
+    """The same properties with these entries behind their headers."""
+    if _MARK in properties:
+        properties = without_entries(properties)[0]
+    flags, at = read_flags(properties)
+    for flag in (HAS_CONTENT_TYPE, HAS_CONTENT_ENCODING):
+        if flags & flag:
+            at += 1 + properties[at]
+    if flags & HAS_HEADERS:
+        (size,) = _SIZE.unpack_from(properties, at)
+        end = at + 4 + size
+        return b"".join(
+            (
+                properties[:at],
+                _SIZE.pack(size + len(added)),
+                properties[at + 4 : end],
+                added,
+                properties[end:],
+            )
+        )
+    return b"".join(
+        (_FLAGS.pack(flags | HAS_HEADERS), properties[2:at], _SIZE.pack(len(added)), added, properties[at:])
+    )
+
+
+def without_entries(properties: bytes) -> tuple[bytes, Table]:
+    """The properties as the client sent them, and what the entries said."""
+    headers = _CONTENT.headers(properties)
+    said = {name: headers.pop(name) for name in OURS if name in headers}
+    return (_CONTENT.with_headers(properties, headers) if said else properties), said
+
+
+def _name(name: str) -> bytes:
+    raw = name.encode()
+    return bytes([len(raw)]) + raw
+
+
+def _text(raw: bytes) -> bytes:
+    """A value: text, or bytes if it is none."""
+    try:
+        raw.decode()
+        kind = b"S"
+    except UnicodeDecodeError:
+        kind = b"x"
+    return kind + _SIZE.pack(len(raw)) + raw
