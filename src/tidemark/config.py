@@ -270,9 +270,7 @@ def _assemble(known: Mapping[str, Setting], given: Mapping[str, tuple[Any, str]]
         if config.listen.admins and config.tls.certificate is None:
             raise ConfigError(key="tls.certificate", problem="is needed to listen on listen.admins")
         _check_cluster(config)
-        for places in config.front.members().values():
-            for place in places:
-                parse_address("front.groups", place)
+        _check_front(config)
         return config
     except ConfigError as error:
         raise _blaming(error, origins) from None
@@ -281,7 +279,7 @@ def _assemble(known: Mapping[str, Setting], given: Mapping[str, tuple[Any, str]]
 def _check_cluster(config: Config) -> None:
     """A member has an address for its peers, and a log without holes. Whether it needs a secret is known when that
     address is."""
-    if config.cluster.name and not config.listen.peer:
+    if config.cluster.name and not config.listen.peer and not config.front.groups:
         raise ConfigError(key="listen.peer", problem="is needed when cluster.name is set")
     if config.cluster.name and config.store.on_corruption == "skip":
         raise ConfigError(
@@ -289,6 +287,14 @@ def _check_cluster(config: Config) -> None:
             problem="must be 'refuse' in a cluster: a member that starts without what was hit could lead; start it "
             "with an empty data directory instead, and the others fill it",
         )
+
+
+def _check_front(config: Config) -> None:
+    for places in config.front.places().values():
+        for place in places:
+            parse_address("front.groups", place.address)
+            if place.member and not config.cluster.name:
+                raise ConfigError(key="cluster.name", problem="is needed where front.groups names members")
 
 
 def _blaming(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:

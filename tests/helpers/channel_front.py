@@ -25,6 +25,13 @@ class Watchful(OneGroup):
         return {MAIN: ()}
 
 
+class Looking(front_server.FrontServer):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.through = False
+        self.wiring = Watchful()
+
+
 def run() -> None:
-    front_server.wiring_of = lambda _: Watchful()
+    front_server.FrontServer = Looking  # type: ignore[misc]
     sys.exit(main())

@@ -4,6 +4,11 @@ A turn runs at the end of a loop iteration in which something happened. It write
 ready, and reads on, or not, as they say. A link is dialled by a task of its own: members of the group one after
 the other, the one that answered last first, or the one that a member named as the one that leads.
 
+Where the members' names are known they are dialled where they listen for peers. The front proves that it belongs to the
+cluster and says who the client is, so that checks and lists of connections are about the client; and where there are several
+groups a broker takes its word for where messages go (`LinkKind.FRONT`). What a client itself says is never carried by such
+a link: with one group it is a relay.
+
 Invariant: routers and links are only ever called from the loop's thread, and a link has at most one socket.
 """
 
@@ -11,14 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import resource
 import socket
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from tidemark.cluster.config import ClusterConfig
 from tidemark.config import Address, Config, parse_address
-from tidemark.errors import ConfigError
+from tidemark.errors import ConfigError, PeerFault, PeerRefused
 from tidemark.frontend.services import PeerInfo
+from tidemark.model.peers import Name
 from tidemark.router.connection import Router
 from tidemark.router.link import Link
 from tidemark.router.wiring import MAIN, OneGroup, Wiring
@@ -27,9 +36,13 @@ from tidemark.runtime.clock import Clock
 from tidemark.runtime.connection import LINGER_S, peer_info
 from tidemark.runtime.listening import bound
 from tidemark.runtime.log import Log
+from tidemark.runtime.peers import PeerTls, peer_tls, read_secret
 from tidemark.runtime.server import GOODBYE_S, READ_BYTES, TICK_S, connections_for
 from tidemark.runtime.throttle import Rates, Throttle
 from tidemark.runtime.tls import server_context
+from tidemark.runtime.wiring_link import WiringLink
+from tidemark.wire.amqp091.content import Amqp091Content
+from tidemark.wire.peer.handshake import NONCE_BYTES, Client, Dialler, LinkKind
 
 TRY_S = 2.0
 """How long one member is given to accept a connection."""
@@ -38,14 +51,37 @@ NAMED = re.compile(r"connect to \S+ at (\S+:\d+)")
 """How a member that does not lead says who does."""
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Somebody to dial."""
+
+    address: Address
+    name: Name = ""
+    """Its name, if this is where it listens for peers."""
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.address}" if self.name else str(self.address)
+
+
+class NotTaken(OSError):
+    """A member does not want the link."""
+
+
 class Socket(asyncio.BufferedProtocol):
     """Carries bytes between one socket and one router or link. It decides nothing."""
 
-    def __init__(self, server: FrontServer, link: Link | None = None) -> None:
-        """`link`: it is dialled for that; else a client has connected."""
+    def __init__(
+        self, server: FrontServer, link: Link | None = None, handshake: Dialler | None = None
+    ) -> None:
+        """`link`: it is dialled for that, and begins with a handshake of peers; else a client has connected."""
         self.machine: Router | Link
         if link is not None:
             self.machine = link
+        self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Whether the member has taken the link."""
+        self._handshake = handshake
+        if handshake is None:
+            self.taken.set_result(None)
         self._accepted = link is None
         self._server = server
         self._buffer = server.read_buffer
@@ -66,6 +102,8 @@ class Socket(asyncio.BufferedProtocol):
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._accepted:
             self.machine = self._server.accepted(self, peer_info(transport))
+        elif self._handshake is not None:
+            transport.write(self._handshake.output())
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         rest = self._rest
@@ -78,14 +116,37 @@ class Socket(asyncio.BufferedProtocol):
         if self.closing:
             return
         end = len(self._rest) + nbytes
-        used = self._server.received(self, self._buffer[:end])
+        if self._handshake is not None:
+            used = self._shake_hands(self._handshake, bytes(self._buffer[:end]))
+        else:
+            used = self._server.received(self, self._buffer[:end])
         self._rest = b"" if used == end else bytes(self._buffer[used:end])
+
+    def _shake_hands(self, handshake: Dialler, data: bytes) -> int:
+        """Nothing of the broker follows before the link has said something: all of it is the handshake's."""
+        try:
+            used = handshake.receive(data)
+        except (PeerFault, PeerRefused) as problem:
+            if not self.taken.done():
+                self.taken.set_exception(NotTaken(str(problem)))
+            self.abort()
+            return len(data)
+        out = handshake.output()
+        if out:
+            self._transport.write(out)
+        if handshake.done:
+            self._handshake = None
+            if not self.taken.done():
+                self.taken.set_result(None)
+        return used
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self.closing = True
+        if not self.taken.done():
+            self.taken.set_exception(NotTaken("the member closed the link"))
         self._server.disconnected(self)
 
     def pause_writing(self) -> None:
@@ -141,11 +202,19 @@ class FrontServer:
         self.config = config.amqp091
         self.dial_s_max = config.front.dial_s_max
         self.log = log
-        self.wiring = wiring_of(config)
         self.members = {
-            group: [parse_address("front.groups", place) for place in places]
-            for group, places in config.front.members().items()
+            group: [Member(parse_address("front.groups", place.address), place.member) for place in places]
+            for group, places in config.front.places().items()
         }
+        if not self.members:
+            problem = f"must not be empty: give --group {MAIN}=HOST:PORT"
+            raise ConfigError(key="front.groups", problem=problem)
+        cluster = config.cluster
+        self._secret, self._tls = read_secret(cluster.secret_file, log), peer_tls_of(cluster)
+        self.through = len(self.members) == 1
+        self.names_queues = not self.through
+        self._feed = None if self.through else self._wiring_link()
+        self.wiring: Wiring = OneGroup() if self._feed is None else self._feed.copy
         self.addresses: dict[str, Address] = {}
         """Where it really listens, by the name of the setting."""
         self.paused: dict[Socket, None] = {}
@@ -173,6 +242,13 @@ class FrontServer:
         """A client takes a socket of its own and one for each group."""
         self._refused = 0
 
+    def _wiring_link(self) -> WiringLink:
+        main = {member.name: member.address for member in self.members[MAIN]}
+        config = self.config_of_all
+        return WiringLink(
+            config.node.name, config.cluster.name, self._secret, main, Amqp091Content(), self.log, self._tls
+        )
+
     # Start and stop ------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -182,6 +258,8 @@ class FrontServer:
             ConfigError: an address cannot be used.
         """
         self._loop.set_exception_handler(self._unexpected)
+        if self._feed is not None:
+            self._feed.start()
         wanted = self.config_of_all.limits.connections_max
         if self.connections_max < wanted:
             self.log.warning(
@@ -232,6 +310,8 @@ class FrontServer:
         await asyncio.sleep(0)
         if self._timer is not None:
             self._timer.cancel()
+        if self._feed is not None:
+            await self._feed.close()
         self.log.info("stopped", code=self.exit_code)
         return self.exit_code
 
@@ -331,36 +411,33 @@ class FrontServer:
         before = self._sockets.pop(link, None)
         if before is not None:
             before.abort()
-        places = self.members[link.group]
-        named = NAMED.search(refusal)
+        members = self.members.get(link.group, [])
         again = link.tries > 0
-        if again and len(places) > 1:
+        if again and len(members) > 1:
             # Whoever was asked does not lead, or is gone: ask another first, for all clients that follow.
-            places.append(places.pop(0))
-        first = parse_address("redirect", named[1]) if named else None
+            members.append(members.pop(0))
+        named = NAMED.search(refusal)
+        first = Member(parse_address("redirect", named[1])) if named else None
         self._dials[link] = self._loop.create_task(self._dial(link, first, again))
 
-    async def _dial(self, link: Link, first: Address | None, again: bool) -> None:
+    async def _dial(self, link: Link, first: Member | None, again: bool) -> None:
         deadline_s = self._loop.time() + self.dial_s_max
-        problem = "nobody answers"
+        problem = "front.groups does not name a member of it"
         if again and first is None:
             await asyncio.sleep(RETRY_S)
         while self._loop.time() < deadline_s:
-            places = self.members[link.group]
-            for address in [*([first] if first else []), *places]:
+            members = self.members.get(link.group, [])
+            for member in [*([first] if first else []), *members]:
                 try:
-                    one = await self._connected(address, link)
+                    one = await self._connected(member, link)
                 except OSError as failure:
-                    words = (
-                        "does not answer"
-                        if isinstance(failure, TimeoutError)
-                        else failure.strerror or str(failure)
-                    )
-                    problem = f"{address}: {words.lower()}"
+                    silent = isinstance(failure, TimeoutError)
+                    words = "no answer" if silent else (failure.strerror or str(failure)).lower()
+                    problem = f"{member}: {words}"
                     continue
-                if address in places:
-                    places.remove(address)
-                    places.insert(0, address)
+                if member in members:
+                    members.remove(member)
+                    members.insert(0, member)
                 self._dials.pop(link, None)
                 if link.closed:
                     one.abort()
@@ -375,12 +452,45 @@ class FrontServer:
         self._at()
         link.lose(problem)
 
-    async def _connected(self, address: Address, link: Link) -> Socket:
+    async def _connected(self, member: Member, link: Link) -> Socket:
+        """A socket to a member that has taken the link.
+
+        Raises:
+            OSError: why there is none.
+        """
+        handshake = self._handshake(member, link)
         async with asyncio.timeout(TRY_S):
             _, one = await self._loop.create_connection(
-                lambda: Socket(self, link), address.host, address.port
+                lambda: Socket(self, link, handshake),
+                member.address.host,
+                member.address.port,
+                ssl=self._tls.dialling if self._tls and handshake else None,
             )
+            try:
+                await one.taken
+            except BaseException:
+                one.abort()
+                raise
         return one
+
+    def _handshake(self, member: Member, link: Link) -> Dialler | None:
+        if not member.name:
+            return None
+        if not self._secret and self._tls is None and not is_loopback(member.address.host):
+            raise NotTaken(f"{member.address} is not on this machine: set cluster.secret_file")
+        cluster, peer = self.config_of_all.cluster, link.owner.peer
+        client = Client(
+            peer.host, peer.port, peer.local_host, peer.local_port, peer.tls, peer.certificate_name
+        )
+        return Dialler(
+            self.config_of_all.node.name,
+            replace(cluster, group=link.group, groups=()).identity,
+            self._secret,
+            os.urandom(NONCE_BYTES),
+            member.name,
+            client,
+            LinkKind.RELAY if self.through else LinkKind.FRONT,
+        )
 
     def _give_up(self, link: Link) -> None:
         """Its client has gone before anybody answered."""
@@ -394,15 +504,12 @@ class FrontServer:
         self.log.error("unexpected", what=context.get("message", ""), **facts)
 
 
-def wiring_of(config: Config) -> Wiring:
-    """What this front knows about exchanges and queues.
-
-    Raises:
-        ConfigError: there is no group, or more than this version serves.
-    """
-    groups = config.front.members()
-    if not groups:
-        raise ConfigError(key="front.groups", problem=f"must not be empty: give --group {MAIN}=HOST:PORT")
-    if len(groups) > 1:
-        raise ConfigError(key="front.groups", problem=f"this version serves one group, '{MAIN}'")
-    return OneGroup()
+def peer_tls_of(cluster: ClusterConfig) -> PeerTls | None:
+    """How links with members are encrypted, if they are."""
+    if cluster.peer_certificate is None:
+        return None
+    if cluster.peer_authorities is None:
+        raise ConfigError(
+            key="cluster.peer_authorities", problem="is needed when cluster.peer_certificate is set"
+        )
+    return peer_tls(cluster.peer_certificate, cluster.peer_key, cluster.peer_authorities)

@@ -188,7 +188,7 @@ def test_a_front_stops_when_it_is_told_and_tells_its_clients(
         ((), "must not be empty"),
         (("--group", "fast=127.0.0.1:1"), "must have the group 'main'"),
         (("--group", "main=here"), "must be HOST:PORT"),
-        (("--group", "127.0.0.1:1"), "must be a list of NAME=HOST:PORT"),
+        (("--group", "127.0.0.1:1"), "must be a list of NAME=MEMBER@HOST:PORT"),
     ],
 )
 def test_a_front_without_a_group_to_speak_with_does_not_start(arguments: tuple[str, ...], words: str) -> None:
