@@ -24,6 +24,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemark.errors import (
+    ChannelError,
     ChannelFault,
     CommandInvalid,
     NotAllowed,
@@ -56,6 +57,7 @@ from tidemark.wire.amqp091.events import AckRun, MethodFrame, Oversized
 from tidemark.wire.amqp091.frames import (
     CONTENT_START,
     ENVELOPE_BYTES,
+    FRAME_END,
     FRAME_START,
     HEADER,
     METHOD,
@@ -115,6 +117,7 @@ NOT_FOUND = 404
 """The code of a return for a queue that was named and is not there; the text is its name."""
 
 _DELIVERY_TAG = struct.Struct(">Q")
+_ACK_FRAME = struct.Struct(">BHIHHQBB")
 _PUBLISH_START = struct.Struct(">HHH")
 ACK, NACK = 60 << 16 | 80, 60 << 16 | 120
 CANCEL = 60 << 16 | 30
@@ -453,21 +456,36 @@ class Channel:
 
     def _publish(self, run: PublishRun) -> Handler:
         yield Fresh()
-        self._route(run)
+        row = 0
+        while row < len(run):
+            row, refused = self._route(run, row)
+            if refused:
+                # Main says why, behind all that it has to say about what came before. If it has changed its mind, go on.
+                yield Ask((MAIN,), ChannelFlow(True))
         return None
 
-    def _route(self, run: PublishRun) -> None:
-        """Send every publish of a run to the groups that it belongs to."""
+    def _route(self, run: PublishRun, row: int) -> tuple[int, bool]:
+        """Send the publishes of a run, from this row on, to the groups that they belong to.
+
+        Returns:
+            The row behind the last one, and whether that one is refused.
+        """
         confirms = self._confirms
         out: dict[str, list[bytes]] = {}
         known: dict[tuple[bytes, bytes], list[_Way]] = {}
+        refused = False
         try:
-            for row in range(len(run)):
+            while row < len(run) and not refused:
                 exchange, key = run.part(row, EXCHANGE), run.part(row, KEY)
                 flags, properties = run.number(row, FLAGS), run.part(row, PROPERTIES)
                 ways = None if flags & LOOKED_AT else known.get((exchange, key))
                 if ways is None:
-                    ways = self._ways(exchange, key, properties if flags & LOOKED_AT else NO_PROPERTIES)
+                    try:
+                        ways = self._ways(exchange, key, properties if flags & LOOKED_AT else NO_PROPERTIES)
+                    except ChannelError:
+                        if not (exchange or key):
+                            raise
+                        ways, refused = [_Way(MAIN, [(exchange, key)], as_is=True)], True
                     if not flags & LOOKED_AT:
                         known[exchange, key] = ways
                 body, parts = run.part(row, BODY), []
@@ -479,9 +497,11 @@ class Channel:
                     parts.append((way.group, len(way.publishes)))
                 if confirms is not None:
                     confirms.add(parts)
+                row += 1
         finally:
             for group, frames in out.items():
                 self._say(group, b"".join(frames))
+        return row, refused
 
     def _frames(self, way: _Way, flags: int, properties: bytes, body: bytes) -> Iterator[bytes]:
         if way.entries:
@@ -761,7 +781,8 @@ def _range_of(tag: int, multiple: bool) -> tuple[int, int]:
 def _acks(channel: int, first: int, last: int) -> bytes:
     if not first:
         return encode_method(channel, BasicAck(last, True))
-    return b"".join(encode_method(channel, BasicAck(tag, False)) for tag in range(first, last + 1))
+    pack = _ACK_FRAME.pack
+    return b"".join([pack(METHOD, channel, 13, 60, 80, tag, 0, FRAME_END) for tag in range(first, last + 1)])
 
 
 def _nacks(requeue: bool) -> Callable[[int, int, int], bytes]:
