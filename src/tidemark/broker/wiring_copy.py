@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 from tidemark.broker import catalog, changes
-from tidemark.broker.access import Access
+from tidemark.broker.access import Access, Permission
 from tidemark.broker.catalog import DELETE, PUT
 from tidemark.broker.core import Route, Target
 from tidemark.broker.groups import place
@@ -102,9 +102,18 @@ class WiringCopy:
 
     def group_of(self, vhost: str, queue: str) -> str | None:
         """The group that the queue lives in; None: there is no such queue."""
+        spec = self.spec_of(vhost, queue)
+        return None if spec is None else spec.group or MAIN
+
+    def spec_of(self, vhost: str, queue: str) -> QueueSpec | None:
+        """What the queue was declared as; None: there is no such queue."""
         host = self.vhosts.get(vhost)
         found = None if host is None else host.queues.get(queue)
-        return None if found is None else cast(NamedQueue, found).group
+        return None if found is None else cast(NamedQueue, found).spec
+
+    def check(self, vhost: str, user: str, permission: Permission, queue: str) -> None:
+        """Raises AccessRefused unless the user has this permission for the queue."""
+        self.access.check(user, vhost, permission, "queue", queue)
 
     def place(
         self,
@@ -282,8 +291,14 @@ class FreshCopy:
         return self._whole().groups
 
     def group_of(self, vhost: str, queue: str) -> str | None:
-        """See `WiringCopy`; so for the two below. All raise ConnectionForced before the first wiring is whole."""
+        """See `WiringCopy`; so for those below. All raise ConnectionForced before the first wiring is whole."""
         return self._whole().group_of(vhost, queue)
+
+    def spec_of(self, vhost: str, queue: str) -> QueueSpec | None:
+        return self._whole().spec_of(vhost, queue)
+
+    def check(self, vhost: str, user: str, permission: Permission, queue: str) -> None:
+        self._whole().check(vhost, user, permission, queue)
 
     def place(
         self,

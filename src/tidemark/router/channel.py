@@ -24,6 +24,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemark.errors import (
+    AccessRefused,
     ChannelError,
     ChannelFault,
     CommandInvalid,
@@ -51,7 +52,7 @@ from tidemark.router import naming
 from tidemark.router.confirms import Answer, Confirms
 from tidemark.router.link import method_of
 from tidemark.router.tags import Tags
-from tidemark.router.wiring import MAIN
+from tidemark.router.wiring import MAIN, Permission
 from tidemark.wire.amqp091.cutter import DELIVER, GET_OK, RETURN, Piece, retag
 from tidemark.wire.amqp091.events import AckRun, MethodFrame, Oversized
 from tidemark.wire.amqp091.frames import (
@@ -112,6 +113,7 @@ LOOKED_AT = HAS_HEADERS | HAS_USER_ID | HAS_EXPIRATION
 
 Event: TypeAlias = PublishRun | AckRun | MethodFrame | Oversized
 
+LARGE = 1 << 17
 HEADER_BYTES = ENVELOPE_BYTES + CONTENT_START.size
 NOT_FOUND = 404
 """The code of a return for a queue that was named and is not there; the text is its name."""
@@ -184,6 +186,8 @@ class Channel:
         """So many of the events that are kept came before the copy was known to be fresh."""
         self._is_covered = False
         """The event that is being taken did."""
+        self.asks_since_ms = 0
+        """Since when it has waited for a fresh copy; 0: it does not."""
         self._leaving = False
         """The client closes the channel."""
         self._queue = ""
@@ -314,11 +318,13 @@ class Channel:
             nonlocal there
             there = True
             if waited and self._handler is handler:
+                self.asks_since_ms = 0
                 self._covered = covered
                 self._channels.guarded(self, lambda: self._step([]))
 
         self._wiring.fresh(then)
         waited = True
+        self.asks_since_ms = 0 if there else self._router.now_ms
         return there
 
     def _done(self, reply: bytes | None) -> None:
@@ -538,7 +544,8 @@ class Channel:
             if not queues:
                 continue
             if names_queues:
-                ways.append(_Way(group, [(b"", b"")], entries=naming.entries(queues, exchange, key)))
+                for some in naming.parted(queues, (router.frame_max or LARGE) // 2):
+                    ways.append(_Way(group, [(b"", b"")], entries=naming.entries(some, exchange, key)))
             else:
                 # A group that does not have one of them says so. Main has all that it was found to have.
                 raw = [queue.encode("utf-8", "surrogateescape") for queue in queues]
@@ -666,6 +673,8 @@ class Channel:
         group = self._placed(method)
         (piece,) = yield Ask((MAIN,), _waited_for(method))
         if group != MAIN:
+            if method.passive:
+                yield from self._ready(group, method.queue, None)
             (piece,) = yield Ask((group,), _waited_for(method))
         declared = method_of(piece)
         assert isinstance(declared, QueueDeclareOk)
@@ -680,9 +689,33 @@ class Channel:
             vhost, method.queue, method.durable, method.exclusive, method.auto_delete, method.arguments
         )
 
+    def _ready(
+        self, group: str, queue: str, permission: Permission | None
+    ) -> Generator[Fresh | Ask, list[Piece], None]:
+        """Before a queue of another group is used there: main has the last word about who may.
+
+        A queue that main has and the group may not, because somebody died between the two, is made by whoever uses it
+        next, if that user could have declared it. It is asked once a connection and queue: what is there stays as it is.
+        """
+        if group == MAIN:
+            return
+        router, wiring = self._router, self._wiring
+        if permission is not None:
+            wiring.check(router.vhost, router.user, permission, queue)
+        spec = wiring.spec_of(router.vhost, queue)
+        if spec is None or (queue, spec.number) in router.seen:
+            return
+        try:
+            wiring.check(router.vhost, router.user, "configure", queue)
+        except AccessRefused:
+            return
+        yield Ask((group,), QueueDeclare(queue=queue, durable=spec.durable, arguments=spec.arguments))
+        router.seen.add((queue, spec.number))
+
     def _delete_queue(self, method: QueueDelete) -> Handler:
         yield Fresh()
         group, name = self._home(method.queue)
+        yield from self._ready(group, name, "configure")
         (piece,) = yield Ask((group,), _waited_for(replace(method, queue=name)))
         if group != MAIN:
             yield Ask((MAIN,), QueueDelete(queue=name))
@@ -691,6 +724,7 @@ class Channel:
     def _purge_queue(self, method: QueuePurge) -> Handler:
         yield Fresh()
         group, name = self._home(method.queue)
+        yield from self._ready(group, name, "read")
         (piece,) = yield Ask((group,), _waited_for(replace(method, queue=name)))
         return None if method.no_wait else piece[3]
 
@@ -699,6 +733,7 @@ class Channel:
         group, name = self._home(method.queue)
         if method.consumer_tag in self._consumers:
             raise NotAllowed(reason=f"attempt to reuse consumer tag '{method.consumer_tag}'")
+        yield from self._ready(group, name, "read")
         if method.consumer_tag:
             self._consumers[method.consumer_tag] = group, not method.no_ack
         (piece,) = yield Ask((group,), _waited_for(replace(method, queue=name)))
@@ -717,6 +752,7 @@ class Channel:
     def _get(self, method: BasicGet) -> Handler:
         yield Fresh()
         group, name = self._home(method.queue)
+        yield from self._ready(group, name, "read")
         (piece,) = yield Ask((group,), replace(method, queue=name))
         if piece[1] != GET_OK:
             return piece[3]

@@ -132,6 +132,10 @@ class Channels:
         del self._resuming[channel]
         self.router.finish()
 
+    def asks_since_ms(self, now_ms: int) -> int:
+        """Since when a channel has waited for a fresh copy of the wiring; now, if none does."""
+        return min((channel.asks_since_ms or now_ms for channel in self.waiting), default=now_ms)
+
     def drain(self, group: str, number: int) -> None:
         """The channel is closed there; what still comes of it is nothing to anybody."""
         self._scanner.discard(number)

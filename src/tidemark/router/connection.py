@@ -128,6 +128,8 @@ class Router:
         self.links: dict[str, Link] = {}
         self.bytes_in = self.bytes_out = 0
         self.vhost = self.user = ""
+        self.seen: set[tuple[str, int]] = set()
+        """Queues of other groups, by name and number, that are known to be there."""
         self._config = config
         self._through = outside.through
         self._channels = Channels(self)
@@ -461,8 +463,13 @@ class Router:
             case State.CLOSING | State.FINISHING | State.LEAVING:
                 if now_ms - self._closing_ms > self._config.close_s_max * 1000:
                     self._end("the peer did not hang up in time")
-            case State.OPEN if self._heartbeat_ms:
-                self._beat(now_ms)
+            case State.OPEN:
+                if self._heartbeat_ms:
+                    self._beat(now_ms)
+                if now_ms - self._channels.asks_since_ms(now_ms) > self.outside.dial_s_max * 1000:
+                    self._say_close(
+                        CONNECTION_FORCED, "this front has not heard of main's wiring; connect again"
+                    )
         for link in list(self.links.values()):
             link.tick(now_ms)
 

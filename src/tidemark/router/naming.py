@@ -9,7 +9,7 @@ Invariant: whatever a client sends, what the broker reads in these headers was w
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, TO_HEADER
 from tidemark.wire.amqp091.content import Amqp091Content
@@ -23,6 +23,17 @@ _CONTENT = Amqp091Content()
 _SIZE = struct.Struct(">I")
 _FLAGS = struct.Struct(">H")
 _MARK = b"x-tidemark-"
+
+
+def parted(queues: Sequence[str], bytes_max: int) -> Iterator[Sequence[str]]:
+    """The queues in as few stretches as have names of at most so many bytes each."""
+    first, size = 0, 0
+    for at, queue in enumerate(queues):
+        size += 5 + len(queue.encode("utf-8", "surrogateescape"))
+        if size > bytes_max and at > first:
+            yield queues[first:at]
+            first, size = at, 5 + len(queue.encode("utf-8", "surrogateescape"))
+    yield queues[first:]
 
 
 def entries(queues: Sequence[str], exchange: bytes, key: bytes) -> bytes:

@@ -7,11 +7,13 @@ copy is new enough is a question of its own, `fresh`, whose answer may take a ro
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
-from tidemark.model.wiring import MAIN
+from tidemark.model.wiring import MAIN, QueueSpec
 
-__all__ = ["MAIN", "OneGroup", "Wiring"]
+Permission: TypeAlias = Literal["configure", "write", "read"]
+
+__all__ = ["MAIN", "OneGroup", "Permission", "Wiring"]
 
 
 class Wiring(Protocol):
@@ -24,6 +26,16 @@ class Wiring(Protocol):
 
     def group_of(self, vhost: str, queue: str) -> str | None:
         """The group that a queue lives in; None if there is no such queue."""
+
+    def spec_of(self, vhost: str, queue: str) -> QueueSpec | None:
+        """What a queue was declared as; None if there is no such queue."""
+
+    def check(self, vhost: str, user: str, permission: Permission, queue: str) -> None:
+        """Whether main lets this user do that with a queue.
+
+        Raises:
+            AccessRefused: it does not.
+        """
 
     def place(
         self,
@@ -62,6 +74,12 @@ class OneGroup:
 
     def group_of(self, vhost: str, queue: str) -> str | None:  # noqa: ARG002
         return MAIN
+
+    def spec_of(self, vhost: str, queue: str) -> QueueSpec | None:  # noqa: ARG002
+        return None
+
+    def check(self, vhost: str, user: str, permission: Permission, queue: str) -> None:
+        """Main is asked itself."""
 
     def place(self, *_: Any) -> str:
         return MAIN

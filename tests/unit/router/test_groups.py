@@ -8,6 +8,7 @@ import pytest
 from unit.frontend.harness import PERSISTENT, Client, Content, World, publish_frames
 from unit.router.harness import Front
 
+from tidemark.model.wiring import PermissionSpec
 from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091 import methods
 from tidemark.wire.amqp091.methods import encode_method
@@ -193,13 +194,67 @@ def test_copies_go_to_queues_of_both_groups(client: Client, front: Front, fast: 
     assert (front.main.ready("here"), fast.ready("there")) == (1, 1)
 
 
-def test_a_message_whose_queues_do_not_fit_into_a_frame_is_refused(front: Front) -> None:
+def test_a_message_for_more_queues_than_fit_into_a_frame_reaches_them_all(front: Front, fast: World) -> None:
     client = front.open(frame_max=4096)
+    client.ask(1, methods.ConfirmSelect())
     for number in range(40):
         client.declare(f"{number:0200}", durable=True, arguments=ELSEWHERE)
         client.ask(1, methods.QueueBind(queue=f"{number:0200}", exchange="amq.fanout"))
     client.publish(1, "", b"x", exchange="amq.fanout")
+    assert client.read_all() == [methods.BasicAck(1, False)]
+    assert {fast.ready(f"{number:0200}") for number in range(40)} == {1}
+
+
+def test_properties_that_leave_no_room_for_names_are_refused(front: Front) -> None:
+    client = front.open(frame_max=4096)
+    client.declare("q", durable=True, arguments=ELSEWHERE)
+    client.publish(1, "q", b"x", properties=encode_properties(Properties(headers={"a": "x" * 4000})))
     assert [each.reply_code for each in client.read_all()] == ([406] if front.names_queues else [])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        methods.BasicConsume(queue="there"),
+        methods.BasicGet(queue="there"),
+        methods.QueuePurge(queue="there"),
+        methods.QueueDelete(queue="there"),
+        methods.QueueDeclare(queue="there", passive=True),
+    ],
+    ids=lambda use: type(use).__name__,
+)
+def test_a_queue_that_its_group_never_got_is_made_by_whoever_uses_it_next(
+    client: Client, front: Front, fast: World, use: methods.Method
+) -> None:
+    fast.open().ask(1, methods.QueueDelete(queue="there"))
+    other = front.open()
+    assert not isinstance(other.ask(1, use), methods.ChannelClose)
+    assert ("there" in fast.broker.vhosts["/"].queues) is not isinstance(use, methods.QueueDelete)
+
+
+@pytest.mark.parametrize(
+    ("use", "denied"),
+    [
+        (methods.BasicConsume(queue="there"), "read"),
+        (methods.BasicGet(queue="there"), "read"),
+        (methods.QueuePurge(queue="there"), "read"),
+        (methods.QueueDelete(queue="there"), "configure"),
+    ],
+    ids=lambda use: type(use).__name__,
+)
+def test_main_says_who_may_use_a_queue_of_another_group(
+    client: Client, front: Front, use: methods.Method, denied: str
+) -> None:
+    allowed = {"configure": ".*", "write": ".*", "read": ".*"} | {denied: ""}
+    front.main.broker.put(PermissionSpec("guest", "/", **allowed))
+    close = client.ask(1, use)
+    assert (close.reply_code, close.class_id, close.method_id) == (403, *methods.ids_of(use))
+
+
+def test_who_may_only_read_a_queue_of_another_group_reads_it(client: Client, front: Front) -> None:
+    client.publish(1, "there", b"x")
+    front.main.broker.put(PermissionSpec("guest", "/", configure="", write="", read=".*"))
+    assert client.ask(2, methods.BasicGet(queue="there")).body == b"x"
 
 
 def test_a_large_message_is_cut_into_frames_that_everybody_takes(client: Client, fast: World) -> None:
@@ -263,6 +318,19 @@ def test_a_client_that_sends_too_much_while_it_waits_is_read_no_further(client: 
     front.turn()
     assert client.front_end.wants_read()
     assert front.worlds["fast"].ready("there") == 10
+
+
+def test_a_client_is_told_when_the_copy_does_not_get_fresh(client: Client, front: Front) -> None:
+    front.copy.slow = True
+    client.publish(1, "here", b"x")
+    front.pass_ms(4_000)
+    assert client.read_all() == []
+    front.pass_ms(2_000)
+    close = client.read()
+    assert (close.reply_code, "wiring" in close.reply_text) == (320, True)
+    front.copy.freshen()
+    front.turn()
+    assert front.main.ready("here") == 0
 
 
 # Consuming -----------------------------------------------------------------------------------------
