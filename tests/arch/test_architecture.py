@@ -25,6 +25,8 @@ PICKED = [
     ("tidemark.broker.core", "Restorer"),
     ("tidemark.wire.amqp091.scanner", "Scanner"),
     ("tidemark.wire.amqp091.deliveries", "encode_deliveries"),
+    ("tidemark.wire.amqp091.cutter", "Cutter"),
+    ("tidemark.wire.amqp091.publishes", "encode_publishes"),
     ("tidemark.store.frames", "seal"),
     ("tidemark.runtime.flusher", "Flusher"),
 ]

@@ -21,7 +21,7 @@ class Watchful(OneGroup):
         # Later, as it is with a copy that must ask.
         front_server.asyncio.get_running_loop().call_soon(then)
 
-    def routes(self, *_: Any, user: str) -> Mapping[str, Sequence[str]]:
+    def routes(self, *_: Any, user: str, seen: tuple[int, int] | None = None) -> Mapping[str, Sequence[str]]:
         return {MAIN: ()}
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -41,10 +41,10 @@ from tidemark.model.runs import (
     HAS_EXPIRATION,
     HAS_HEADERS,
     HAS_USER_ID,
-    IMMEDIATE,
     KEY,
     MANDATORY,
     PROPERTIES,
+    TTL,
     PublishRun,
 )
 from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER
@@ -63,7 +63,6 @@ from tidemark.wire.amqp091.frames import (
     HEADER,
     METHOD,
     encode_content,
-    encode_frame,
 )
 from tidemark.wire.amqp091.methods import (
     AccessRequest,
@@ -100,7 +99,7 @@ from tidemark.wire.amqp091.methods import (
     encode_method,
     ids_of,
 )
-from tidemark.wire.amqp091.properties import NO_PROPERTIES
+from tidemark.wire.amqp091.publishes import encode_publishes, publish_frame, stretch, with_entries
 
 if TYPE_CHECKING:
     from tidemark.router.channels import Channels
@@ -120,7 +119,6 @@ NOT_FOUND = 404
 
 _DELIVERY_TAG = struct.Struct(">Q")
 _ACK_FRAME = struct.Struct(">BHIHHQBB")
-_PUBLISH_START = struct.Struct(">HHH")
 ACK, NACK = 60 << 16 | 80, 60 << 16 | 120
 CANCEL = 60 << 16 | 30
 CLOSE, CLOSE_OK = 20 << 16 | 40, 20 << 16 | 41
@@ -159,11 +157,8 @@ class _Way:
     """How messages of one exchange and key get to the queues of one group."""
 
     group: str
-    publishes: list[tuple[bytes, bytes]]
-    """Exchange and key of each publish that it takes."""
-    flags: int = 0
-    as_is: bool = False
-    """With the client's own flags."""
+    heads: list[bytes]
+    """The method frame of each publish that it takes; an empty one is the client's own."""
     entries: bytes = b""
     """What is added to the headers."""
 
@@ -476,80 +471,90 @@ class Channel:
         Returns:
             The row behind the last one, and whether that one is refused.
         """
-        confirms = self._confirms
+        router, wiring = self._router, self._wiring
         out: dict[str, list[bytes]] = {}
-        known: dict[tuple[bytes, bytes], list[_Way]] = {}
+        known: dict[tuple[bytes, bytes], tuple[object, list[_Way]]] = {}
         refused = False
         try:
             while row < len(run) and not refused:
                 exchange, key = run.part(row, EXCHANGE), run.part(row, KEY)
-                flags, properties = run.number(row, FLAGS), run.part(row, PROPERTIES)
-                ways = None if flags & LOOKED_AT else known.get((exchange, key))
-                if ways is None:
-                    try:
-                        ways = self._ways(exchange, key, properties if flags & LOOKED_AT else NO_PROPERTIES)
-                    except ChannelError:
-                        if not (exchange or key):
-                            raise
-                        ways, refused = [_Way(MAIN, [(exchange, key)], as_is=True)], True
-                    if not flags & LOOKED_AT:
-                        known[exchange, key] = ways
-                body, parts = run.part(row, BODY), []
-                for way in ways:
-                    if self._in_transactions:
-                        self._stay_in(way.group)
-                    self._check_room(len(properties) + len(way.entries))
-                    out.setdefault(way.group, []).extend(self._frames(way, flags, properties, body))
-                    parts.append((way.group, len(way.publishes)))
-                if confirms is not None:
-                    confirms.add(parts)
-                row += 1
+                properties, seen = run.part(row, PROPERTIES), (run.number(row, FLAGS), run.number(row, TTL))
+                try:
+                    routes = wiring.routes(
+                        router.vhost, exchange, key, properties, user=router.user, seen=seen
+                    )
+                except ChannelError:
+                    if not (exchange or key):
+                        raise
+                    ways, refused = [_Way(MAIN, [b""])], True
+                else:
+                    before, ways = known.get((exchange, key), (None, []))
+                    if before is not routes:
+                        ways = self._ways(exchange, key, routes)
+                        known[exchange, key] = routes, ways
+                alike = not refused and all(len(way.heads) == 1 for way in ways)
+                end = stretch(run, row, LOOKED_AT) if alike else row + 1
+                self._send(out, ways, run, row, end)
+                row = end
         finally:
             for group, frames in out.items():
                 self._say(group, b"".join(frames))
         return row, refused
 
-    def _frames(self, way: _Way, flags: int, properties: bytes, body: bytes) -> Iterator[bytes]:
-        if way.entries:
-            properties = naming.with_entries(properties, way.entries)
-        content = encode_content(self.number, properties, body, self._router.frame_max)
-        for exchange, key in way.publishes:
-            yield _publish_frame(self.number, exchange, key, flags | way.flags if way.as_is else way.flags)
-            yield content
+    def _send(
+        self, out: dict[str, list[bytes]], ways: list[_Way], run: PublishRun, first: int, last: int
+    ) -> None:
+        """Add the rows from `first` to before `last`, which all go these ways, to what groups are sent."""
+        frame_max = self._router.frame_max
+        parts = []
+        for way in ways:
+            if self._in_transactions:
+                self._stay_in(way.group)
+            if way.entries:
+                if run.number(first, FLAGS) & HAS_HEADERS:
+                    run, first, last = _without_names(run, first)
+                self._check_room(run, first, last, way.entries)
+            frames = out.setdefault(way.group, [])
+            for head in way.heads:
+                frames.append(encode_publishes(run, first, last, head, way.entries, frame_max))
+            parts.append((way.group, len(way.heads)))
+        if self._confirms is not None:
+            self._confirms.add(parts, last - first)
 
-    def _check_room(self, size: int) -> None:
-        """Raises PreconditionFailed when a header with so many bytes of properties is larger than a frame."""
+    def _check_room(self, run: PublishRun, first: int, last: int, entries: bytes) -> None:
+        """Raises PreconditionFailed when the header of a message is larger than a frame."""
         limit = self._router.frame_max
+        size = max(run.number(row, PROPERTIES + 1) for row in range(first, last)) + 4 + len(entries)
         if limit and size + HEADER_BYTES > limit:
             raise PreconditionFailed(
                 reason=f"properties and the names of queues take {size} bytes, and a frame has {limit}"
             )
 
-    def _ways(self, exchange: bytes, key: bytes, properties: bytes) -> list[_Way]:
+    def _ways(self, exchange: bytes, key: bytes, routes: Mapping[str, Sequence[str]]) -> list[_Way]:
         """How a message gets to its queues, group by group.
 
         What goes to queues of main only, or to none, is main's to route: it says what is wrong with it, too. Only what
         looks like a front's own words (`naming`) is not passed on as a client says it.
         """
         router = self._router
-        routes = self._wiring.routes(router.vhost, exchange, key, properties, user=router.user)
         names_queues = router.outside.names_queues
         if not routes or (len(routes) == 1 and MAIN in routes):
             if not names_queues or exchange or key:
-                return [_Way(MAIN, [(exchange, key)], as_is=True)]
-            named = naming.entries(routes.get(MAIN, ()), exchange, key)
-            return [_Way(MAIN, [(b"", b"")], as_is=True, entries=named)]
+                return [_Way(MAIN, [b""])]
+            return [_Way(MAIN, [b""], naming.entries(routes.get(MAIN, ()), exchange, key))]
         ways = []
         for group, queues in routes.items():
             if not queues:
                 continue
             if names_queues:
+                head = publish_frame(self.number, b"", b"", 0)
                 for some in naming.parted(queues, (router.frame_max or LARGE) // 2):
-                    ways.append(_Way(group, [(b"", b"")], entries=naming.entries(some, exchange, key)))
+                    ways.append(_Way(group, [head], naming.entries(some, exchange, key)))
             else:
                 # A group that does not have one of them says so. Main has all that it was found to have.
+                flags = MANDATORY * (group != MAIN)
                 raw = [queue.encode("utf-8", "surrogateescape") for queue in queues]
-                ways.append(_Way(group, [(b"", each) for each in raw], flags=MANDATORY * (group != MAIN)))
+                ways.append(_Way(group, [publish_frame(self.number, b"", each, flags) for each in raw]))
         return ways
 
     def _confirmed(self, group: str, answer: Answer) -> None:
@@ -584,12 +589,12 @@ class Channel:
         if self._router.outside.names_queues:
             properties, said = naming.without_entries(properties)
             exchange, shown = (_raw(said.get(name, "")) for name in (EXCHANGE_HEADER, KEY_HEADER))
-            properties = naming.with_entries(properties, naming.entries([queue], exchange, shown))
+            properties = with_entries(properties, naming.entries([queue], exchange, shown))
             key = b""
         if self._confirms is not None:
             self._confirms.also(group, MAIN)
         content = encode_content(self.number, properties, body, self._router.frame_max)
-        self._say(MAIN, _publish_frame(self.number, b"", key, 0) + content)
+        self._say(MAIN, publish_frame(self.number, b"", key, 0) + content)
 
     def _return_as_sent(self, piece: Piece, returned: BasicReturn) -> None:
         """Main returns what it was given by a list of queues: the client sees it without that."""
@@ -852,7 +857,17 @@ def _raw(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
 
 
-def _publish_frame(channel: int, exchange: bytes, key: bytes, flags: int) -> bytes:
-    bits = flags & (MANDATORY | IMMEDIATE)
-    payload = b"%b%c%b%c%b%c" % (_PUBLISH_START.pack(60, 40, 0), len(exchange), exchange, len(key), key, bits)
-    return encode_frame(METHOD, channel, payload)
+def _without_names(run: PublishRun, row: int) -> tuple[PublishRun, int, int]:
+    """A message that says nothing in a front's own headers, as a run of one: the same, or a copy without them."""
+    properties = run.part(row, PROPERTIES)
+    if not naming.are_in(properties):
+        return run, row, row + 1
+    properties, _ = naming.without_entries(properties)
+    parts = run.part(row, EXCHANGE), run.part(row, KEY), properties, run.part(row, BODY)
+    copy = PublishRun(run.channel, b"".join(parts))
+    places, at = [], 0
+    for part in parts:
+        places.append((at, len(part)))
+        at += len(part)
+    copy.add(places[0], places[1], places[2], places[3], run.number(row, FLAGS))
+    return copy, 0, 1

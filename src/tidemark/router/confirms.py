@@ -59,27 +59,32 @@ class Confirms:
         """How many publishes have no answer yet."""
         return self.published - self.answered
 
-    def add(self, parts: Sequence[tuple[str, int]]) -> None:
-        """One more publish, which went to each of these groups as so many publishes."""
-        self.published += 1
+    def add(self, parts: Sequence[tuple[str, int]], count: int = 1) -> None:
+        """So many more publishes, each of which went to each of these groups as so many publishes."""
         if len(parts) == 1 and parts[0][1] == 1:
-            self._add_one(parts[0][0])
+            self._add_alike(parts[0][0], count)
             return
+        for _ in range(count):
+            self._add_one(parts)
+
+    def _add_one(self, parts: Sequence[tuple[str, int]]) -> None:
+        self.published += 1
         entry = _Entry(self.published, "", left=0)
         self._entries.append(entry)
         for group, count in parts:
             self._add_part(group, count, entry)
 
-    def _add_one(self, group: str) -> None:
+    def _add_alike(self, group: str, count: int) -> None:
+        self.published += count
         entries, parts = self._entries, self._parts.get(group)
         if entries and entries[-1].group == group and parts and parts[-1].entry is entries[-1]:
             entries[-1].last = self.published
-            parts[-1].last += 1
-            self._sent[group] += 1
+            parts[-1].last += count
+            self._sent[group] += count
             return
         entry = _Entry(self.published, group, left=0)
         entries.append(entry)
-        self._add_part(group, 1, entry)
+        self._add_part(group, count, entry)
 
     def _add_part(self, group: str, count: int, entry: _Entry) -> None:
         sent = self._sent.get(group, 0)

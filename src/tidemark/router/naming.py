@@ -1,7 +1,7 @@
 """How a front names, in the headers of a message, the queues that it has found for it (`broker/listed.py` reads them).
 
-The entries are put behind those that the message has, without decoding them: a message costs one copy of its
-properties. Entries of these names that a client has sent mean nothing and are taken out.
+The entries are put behind those that the message has, without decoding them (`wire/amqp091/publishes.py`). Entries of these
+names that a client has sent mean nothing and are taken out first.
 
 Invariant: whatever a client sends, what the broker reads in these headers was written here.
 """
@@ -13,15 +13,12 @@ from collections.abc import Iterator, Sequence
 
 from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, TO_HEADER
 from tidemark.wire.amqp091.content import Amqp091Content
-from tidemark.wire.amqp091.properties import read_flags
 from tidemark.wire.amqp091.tables import Table
 
-HAS_CONTENT_TYPE, HAS_CONTENT_ENCODING, HAS_HEADERS = 1 << 15, 1 << 14, 1 << 13
 OURS = (TO_HEADER, EXCHANGE_HEADER, KEY_HEADER)
 
 _CONTENT = Amqp091Content()
 _SIZE = struct.Struct(">I")
-_FLAGS = struct.Struct(">H")
 _MARK = b"x-tidemark-"
 
 
@@ -53,29 +50,9 @@ def entries(queues: Sequence[str], exchange: bytes, key: bytes) -> bytes:
     )
 
 
-def with_entries(properties: bytes, added: bytes) -> bytes:
-    """The same properties with these entries behind their headers."""
-    if _MARK in properties:
-        properties = without_entries(properties)[0]
-    flags, at = read_flags(properties)
-    for flag in (HAS_CONTENT_TYPE, HAS_CONTENT_ENCODING):
-        if flags & flag:
-            at += 1 + properties[at]
-    if flags & HAS_HEADERS:
-        (size,) = _SIZE.unpack_from(properties, at)
-        end = at + 4 + size
-        return b"".join(
-            (
-                properties[:at],
-                _SIZE.pack(size + len(added)),
-                properties[at + 4 : end],
-                added,
-                properties[end:],
-            )
-        )
-    return b"".join(
-        (_FLAGS.pack(flags | HAS_HEADERS), properties[2:at], _SIZE.pack(len(added)), added, properties[at:])
-    )
+def are_in(properties: bytes) -> bool:
+    """Whether a client may have sent entries of these names."""
+    return _MARK in properties
 
 
 def without_entries(properties: bytes) -> tuple[bytes, Table]:

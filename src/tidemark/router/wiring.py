@@ -53,11 +53,19 @@ class Wiring(Protocol):
         """
 
     def routes(
-        self, vhost: str, exchange: bytes, key: bytes, properties: bytes, *, user: str
+        self,
+        vhost: str,
+        exchange: bytes,
+        key: bytes,
+        properties: bytes,
+        *,
+        user: str,
+        seen: tuple[int, int] | None = None,
     ) -> Mapping[str, Sequence[str]]:
         """The queues that a message of this user goes to, by group; nothing if there is none.
 
-        Exchange, key and properties are as they came over the wire.
+        Exchange, key and properties are as they came over the wire; `seen` are the flags and the time to live of its row,
+        if it has one. Messages that go the same way are often given the same answer, the very same object.
 
         Raises:
             ChannelError: there is no such exchange, or this user may not publish there.
@@ -84,5 +92,10 @@ class OneGroup:
     def place(self, *_: Any) -> str:
         return MAIN
 
-    def routes(self, *_: Any, user: str) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
+    def routes(
+        self,
+        *_: Any,
+        user: str,  # noqa: ARG002
+        seen: tuple[int, int] | None = None,  # noqa: ARG002
+    ) -> Mapping[str, Sequence[str]]:
         return {}
