@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src" / "tidemark"
 DOCS = ROOT / "docs" / "log-events.md"
 LEVELS = ("debug", "info", "warning", "error")
-FORWARDING = {("node.py", "event"), ("runtime/server.py", "event"), ("runtime/door.py", "event")}
+FORWARDING = {
+    (name, "event") for name in ("node.py", "runtime/server.py", "runtime/door.py", "runtime/front_server.py")
+}
 """Functions that hand on what somebody else said."""
 
 
