@@ -41,6 +41,7 @@ from tidemark.model.runs import (
     HAS_EXPIRATION,
     HAS_HEADERS,
     HAS_USER_ID,
+    IMMEDIATE,
     KEY,
     MANDATORY,
     PROPERTIES,
@@ -107,7 +108,7 @@ if TYPE_CHECKING:
 EVENT_BYTES = 256
 """What a kept event costs besides the bytes of its messages, roughly."""
 
-LOOKED_AT = HAS_HEADERS | HAS_USER_ID | HAS_EXPIRATION
+LOOKED_AT = HAS_HEADERS | HAS_USER_ID | HAS_EXPIRATION | IMMEDIATE
 """Flags of messages whose way may depend on more than exchange and key."""
 
 Event: TypeAlias = PublishRun | AckRun | MethodFrame | Oversized
@@ -194,6 +195,8 @@ class Channel:
         self._in_transactions = False
         self._transaction_group: str | None = None
         self._transaction_settled: list[tuple[int, int]] = []
+        self._given_to_main = False
+        """Main has got messages of a transaction that is made in another group."""
 
     # What the client says ------------------------------------------------------------------------------
 
@@ -479,6 +482,8 @@ class Channel:
             while row < len(run) and not refused:
                 exchange, key = run.part(row, EXCHANGE), run.part(row, KEY)
                 properties, seen = run.part(row, PROPERTIES), (run.number(row, FLAGS), run.number(row, TTL))
+                if seen[0] & IMMEDIATE:
+                    raise NotImplementedHere(reason="immediate=true")
                 try:
                     routes = wiring.routes(
                         router.vhost, exchange, key, properties, user=router.user, seen=seen
@@ -593,6 +598,7 @@ class Channel:
             key = b""
         if self._confirms is not None:
             self._confirms.also(group, MAIN)
+        self._given_to_main = self._in_transactions
         content = encode_content(self.number, properties, body, self._router.frame_max)
         self._say(MAIN, publish_frame(self.number, b"", key, 0) + content)
 
@@ -635,6 +641,9 @@ class Channel:
 
     def _commit(self, method: TxCommit | TxRollback) -> Handler:
         (piece,) = yield Ask((self._transaction_group or MAIN,), method)
+        if self._given_to_main:
+            yield Ask((MAIN,), TxCommit())
+            self._given_to_main = False
         self._transaction_group = None
         settled, self._transaction_settled = self._transaction_settled, []
         if isinstance(method, TxCommit):

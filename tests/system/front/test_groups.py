@@ -36,17 +36,22 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
         etcd.close()
 
 
-@pytest.fixture
-def front(groups: Groups, tmp_path: Path) -> Iterator[BrokerProcess]:
-    groups.main.whole()
-    groups.fast.whole()
-    places = {
-        name: ",".join(f"{member}@{place.host}:{place.port}" for member, place in peers(cluster).items())
-        for name, cluster in (("main", groups.main), ("fast", groups.fast))
-    }
+def front_of(groups: Groups, place: Path, *names: str) -> FrontProcess:
+    """A front of these groups, which are whole."""
+    places = {}
+    for name in names:
+        cluster = getattr(groups, name)
+        cluster.whole()
+        found = peers(cluster).items()
+        places[name] = ",".join(f"{member}@{where.host}:{where.port}" for member, where in found)
     secret = groups.main.trial.directory.parent / "secret"
     arguments = ("--name", "front", "--cluster.name", "shop", "--cluster.secret-file", str(secret))
-    process = FrontProcess(tmp_path / "front", *arguments, **places).start()
+    return FrontProcess(place, *arguments, **places).start()
+
+
+@pytest.fixture
+def front(groups: Groups, tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = front_of(groups, tmp_path / "front", "main", "fast")
     yield process
     process.close()
 
@@ -131,3 +136,34 @@ def test_a_queue_is_deleted_everywhere(groups: Groups, front: BrokerProcess) -> 
     channel.queue_delete(there)
     assert there not in groups.main.queues(groups.main.leader)
     assert there not in groups.fast.queues(groups.fast.leader)
+
+
+def test_a_front_of_one_group_passes_on_what_clients_say_and_takes_nothing_for_its_own(
+    groups: Groups, tmp_path: Path
+) -> None:
+    front = front_of(groups, tmp_path / "front", "main")
+    try:
+        channel = connected(front)
+        queue = fresh("q")
+        channel.queue_declare(queue, durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", queue, b"x", PERSISTENT, mandatory=True)
+        named = pika.BasicProperties(delivery_mode=2, headers={"x-tidemark-to": [queue]})
+        with pytest.raises(UnroutableError):
+            channel.basic_publish("", "", b"y", named, mandatory=True)
+        assert channel.basic_get(queue, auto_ack=True)[2] == b"x"
+        assert channel.basic_get(queue)[0] is None
+    finally:
+        front.close()
+
+
+def test_a_client_cannot_name_queues_through_a_front_of_several_groups(front: BrokerProcess) -> None:
+    channel = connected(front)
+    here, there, _ = declared(channel)
+    channel.confirm_delivery()
+    named = pika.BasicProperties(delivery_mode=2, headers={"x-tidemark-to": [here, there]})
+    with pytest.raises(UnroutableError) as returned:
+        channel.basic_publish("", "", b"y", named, mandatory=True)
+    assert [one.body for one in returned.value.messages] == [b"y"]
+    for queue in (here, there):
+        assert channel.basic_get(queue)[0] is None

@@ -441,6 +441,24 @@ def test_a_transaction_in_one_group_is_made_there(client: Client, fast: World) -
     assert client.ask(1, methods.TxCommit()) == methods.TxCommitOk()
 
 
+def test_a_transaction_for_a_queue_that_its_group_has_lost_is_kept_by_main(
+    client: Client, front: Front, fast: World
+) -> None:
+    fast.open().ask(1, methods.QueueDelete(queue="there"))
+    client.ask(1, methods.TxSelect())
+    client.publish(1, "there", b"x")
+    assert client.ask(1, methods.TxCommit()) == methods.TxCommitOk()
+    assert front.main.ready("there") == 1
+    client.publish(1, "here", b"y")
+    assert client.ask(1, methods.TxCommit()) == methods.TxCommitOk()
+    assert front.main.ready("here") == 1
+
+
+def test_what_is_not_offered_is_not_offered_in_another_group_either(client: Client) -> None:
+    client.publish(1, "there", b"x", immediate=True)
+    assert client.read().reply_code == 540
+
+
 def test_a_transaction_over_two_groups_is_refused(client: Client) -> None:
     client.ask(1, methods.TxSelect())
     client.publish(1, "there", b"x")
