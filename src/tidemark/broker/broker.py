@@ -384,10 +384,12 @@ class Broker:
         protocol: str = "amqp091",
         *,
         by_front: bool = False,
+        own: bool = False,
     ) -> Session:
         """What a connection of this user does in this virtual host. Without a `sink` it counts as none.
 
-        `by_front`: it came over a proven link, and a front speaks for the user.
+        `by_front`: it came over a proven link, and a front speaks for the user; `own`: it speaks for nobody, may do
+        everything and is not counted.
 
         Raises:
             NotAllowed: there is no such virtual host, the user has no permission in it, or one of the two has as
@@ -396,15 +398,16 @@ class Broker:
         host = self.vhosts.get(vhost)
         if host is None:
             raise NotAllowed(reason=f"vhost {vhost} not found; make it with: tidemark ctl vhosts add {vhost}")
-        if not self.access.may_enter(user, vhost):
+        if not own and not self.access.may_enter(user, vhost):
             raise NotAllowed(reason=f"access to vhost '{vhost}' refused for user '{user}'")
-        if sink is not None:
+        if sink is not None and not own:
             self.usage.check_connection(vhost, user)
-        session = Session(self, host, user, sink, name, self.counts.of(protocol), by_front)
+        session = Session(self, host, user, sink, name, self.counts.of(protocol), by_front, own)
         self.sessions[session] = None
         if sink is not None:
-            self.usage.connected(vhost, user)
             self.counts.connections_opened += 1
+            if not own:
+                self.usage.connected(vhost, user)
         return session
 
     # Exchanges, queues, bindings: no permissions are asked here -------------------------------

@@ -211,7 +211,8 @@ class Publishing:
         return planned
 
     def _note_producer(self, planned: Planned, flags: int, headers: dict[str, Any]) -> None:
-        if flags & HAS_PRODUCER and any(queue.keeps for queue in planned.queues):
+        # What a front moves on was numbered on its first way: a dead letter is none of its producer's row.
+        if flags & HAS_PRODUCER and not self._session.own and any(queue.keeps for queue in planned.queues):
             name, number = _producer(headers)
             planned.producer = scoped(self._session.user, name), number
 

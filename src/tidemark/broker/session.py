@@ -33,6 +33,7 @@ from tidemark.broker.consumer import Consumer
 from tidemark.broker.core import Route
 from tidemark.broker.counts import ProtocolCounts
 from tidemark.broker.exchanges import check_exchange, check_same_exchange, inequivalent
+from tidemark.broker.groups import OUTBOX
 from tidemark.broker.placing import route_for
 from tidemark.broker.publishing import Publishing
 from tidemark.broker.streams.policy import check_stream_arguments
@@ -89,6 +90,7 @@ class Session:
         name: str,
         counts: ProtocolCounts,
         by_front: bool = False,
+        own: bool = False,
     ) -> None:
         self.broker = broker
         self.vhost = vhost
@@ -98,6 +100,8 @@ class Session:
         """Of its protocol."""
         self.by_front = by_front
         """It came over a link of a front, which has routed what it publishes and asked whether the user may."""
+        self.own = own
+        """There is no user behind that front: it may do everything, and limits are not for it."""
         self.owned: dict[Queue, None] = {}
         self._sink = sink
 
@@ -451,7 +455,7 @@ class Session:
         if self in self.broker.sessions:
             del self.broker.sessions[self]
             self.broker.counts.connections_closed += self._sink is not None
-            if self._sink is not None:
+            if self._sink is not None and not self.own:
                 self.broker.usage.connected(self.vhost.name, self.user, -1)
         owned, self.owned = list(self.owned), {}
         for queue in owned:
@@ -466,13 +470,20 @@ class Session:
     # Checks -----------------------------------------------------------------------------
 
     def _check(self, permission: Permission, kind: Any, name: str) -> None:
+        if self.own:
+            return
         self.broker.access.check(self.user, self.vhost.name, permission, kind, name)
+        if kind == "queue" and name == OUTBOX and permission != "read":
+            # What is in there is routed without asking whether its sender may: only the broker puts things in.
+            raise AccessRefused(reason=f"queue '{name}' in vhost '{self.vhost.name}' is the broker's own")
 
     def _check_queue_limit(self, name: str) -> None:
-        self.broker.usage.check_queue(self.vhost.name, name, len(self.vhost.queues))
+        if not self.own:
+            self.broker.usage.check_queue(self.vhost.name, name, len(self.vhost.queues))
 
     def _check_topic(self, permission: Any, exchange: str, key: str) -> None:
-        self.broker.access.check_topic(self.user, self.vhost.name, permission, exchange, key)
+        if not self.own:
+            self.broker.access.check_topic(self.user, self.vhost.name, permission, exchange, key)
 
     def _check_dead_letter_exchange(self, queue: str, exchange: Any) -> None:
         if not isinstance(exchange, str):

@@ -34,6 +34,8 @@ class PeerInfo:
     """The common name of the client's certificate, when TLS has checked one: the user of EXTERNAL."""
     front: str = ""
     """The front of this cluster whose words these are, on behalf of that peer; empty: they are the peer's own."""
+    own: bool = False
+    """No client stands behind that front: it has proven who it is, needs no password, and may do everything."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port} -> {self.local_host}:{self.local_port}"

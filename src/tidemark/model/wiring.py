@@ -55,6 +55,9 @@ TO_HEADER = "x-tidemark-to"
 EXCHANGE_HEADER = "x-tidemark-exchange"
 KEY_HEADER = "x-tidemark-key"
 
+FRONT_USER = "amq.tidemark.front"
+"""What a front that comes for itself is called where users are shown. It is nobody's name to log in with."""
+
 Replicate = Literal["none", "configuration", "messages"]
 """How much of a durable queue the members of a cluster keep beside the leader."""
 

@@ -103,7 +103,7 @@ class MemberServer(Server):
         try:
             self._check_address(secret, tls)
             self.peers = Peers(me, cluster.identity, secret, self, self._relayed, self.log, tls)
-            self.peers.fronted, self.peers.fed = self._fronted, self._fed
+            self.peers.fronted, self.peers.owned, self.peers.fed = self._fronted, self._owned, self._fed
             for name, address in self._routes.items():
                 self.peers.known(name, address)
             await super().start()
@@ -249,7 +249,13 @@ class MemberServer(Server):
         """A front speaks for one of its clients."""
         return self._connection_of(client, peer, front=peer)
 
-    def _connection_of(self, client: Client, by: Name, front: Name = "") -> asyncio.BaseProtocol | str:
+    def _owned(self, peer: Name, client: Client) -> asyncio.BaseProtocol | str:
+        """A front comes for itself."""
+        return self._connection_of(client, peer, front=peer, own=True)
+
+    def _connection_of(
+        self, client: Client, by: Name, front: Name = "", *, own: bool = False
+    ) -> asyncio.BaseProtocol | str:
         if not self.serving:
             return f"{self.config.node.name} does not serve clients: it is {self.member.mode.state}"
         self.log.debug("client passed on", by=by, client=f"{client.host}:{client.port}")
@@ -261,6 +267,7 @@ class MemberServer(Server):
             client.tls,
             client.certificate_name,
             front,
+            own,
         )
         return ConnectionShell(self, who)
 

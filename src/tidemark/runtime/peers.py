@@ -13,7 +13,7 @@ write of its own for every group of publishes and peer would cost the leader a t
 
 The bytes of a relay arrive here too, because it is this port whose callers prove who they are; when they have, the socket
 is handed on (`relayed`). So is that of a member that wants to compare views (`compared`), of a front that speaks for a
-client (`fronted`) and of one that wants to have a copy of the wiring (`fed`).
+client (`fronted`) or for itself (`owned`), and of one that wants to have a copy of the wiring (`fed`).
 
 Invariant: `events.peer_up` and `peer_down` of one kind of link with one member alternate, except that an attempt that
 failed is a `peer_down` of its own. Nothing is called back from inside `dial`, `drop`, `tell` or `ship`.
@@ -160,6 +160,7 @@ class Peers:
         self.relayed = relayed
         self.compared: Compared = lambda _: "views are kept in etcd here, not told: see cluster.provider"
         self.fronted: Relayed = lambda _, __: "fronts are not served here"
+        self.owned: Relayed = self.fronted
         self.fed: Fed = lambda _: "there is no wiring to be had here"
         self.log = log
         self.tls = tls
@@ -602,7 +603,9 @@ class Link(asyncio.BufferedProtocol):
         """It is not for replication: its socket belongs to somebody else from now on."""
         peers, peer, client = self._peers, handshake.peer, handshake.client
         if client is not None:
-            ask = peers.fronted if handshake.kind is LinkKind.FRONT else peers.relayed
+            ask = {LinkKind.FRONT: peers.fronted, LinkKind.OWN: peers.owned}.get(
+                handshake.kind, peers.relayed
+            )
             taker = ask(peer, client)
         else:
             taker = peers.fed(peer) if handshake.kind is LinkKind.WIRING else peers.compared(peer)

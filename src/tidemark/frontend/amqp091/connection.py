@@ -41,6 +41,7 @@ from tidemark.frontend.amqp091.channel import Answer, Channel
 from tidemark.frontend.amqp091.replies import NAMES, reply_text
 from tidemark.frontend.services import ConnectionStatistics, Login, PeerInfo, Services, Verdict
 from tidemark.model.runs import PublishRun
+from tidemark.model.wiring import FRONT_USER
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
 from tidemark.wire.amqp091.handshake import Handshake, ProtocolHeader, header_fits
 from tidemark.wire.amqp091.handshake import State as Step
@@ -330,6 +331,9 @@ class Amqp091:
             self._admit()
 
     def _log_in(self) -> None:
+        if self.peer.own:
+            self.verdict(Verdict(FRONT_USER))
+            return
         credentials = self._handshake.agreed.credentials
         assert credentials is not None
         try:
@@ -368,7 +372,12 @@ class Amqp091:
         """Open the virtual host, if this user may."""
         agreed = self._handshake.agreed
         self.session = self.services.broker.open_session(
-            agreed.virtual_host, agreed.user, self, str(self.peer), by_front=bool(self.peer.front)
+            agreed.virtual_host,
+            agreed.user,
+            self,
+            str(self.peer),
+            by_front=bool(self.peer.front),
+            own=self.peer.own,
         )
         self._has_session = True
         reply = self._handshake.accept()

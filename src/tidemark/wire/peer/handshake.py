@@ -13,7 +13,8 @@ on another link. The dialler proves first: a stranger who connects learns nothin
 follows on a link of kind REPLICA is frames of `codec.py`; on one of kind RELAY, the bytes of one client's connection, whose
 address the dialler vouches for; on one of kind VIEW, what either side knows about members (`runtime/membership/external.py`); on
 one of kind WIRING, frames of `wiring.py`. A link of kind FRONT is like a relay, but what goes over it are a front's own words on
-behalf of a client, not the client's: it may say what clients may not.
+behalf of a client, not the client's: it may say what clients may not. On one of kind OWN no client stands behind it: the front comes
+for itself, without a password, and may do everything (`router/mover.py`).
 
 Frames of the handshake, little-endian: length (u32, of what follows), step (u8), fields as in `codec.py`.
 
@@ -57,11 +58,12 @@ class LinkKind(IntEnum):
     VIEW = 3
     WIRING = 4
     FRONT = 5
+    OWN = 6
 
 
 KINDS: Final = frozenset(LinkKind)
-OF_CLIENTS: Final = frozenset({LinkKind.RELAY, LinkKind.FRONT})
-"""Links that are for one client each; the introduction says which."""
+OF_CLIENTS: Final = frozenset({LinkKind.RELAY, LinkKind.FRONT, LinkKind.OWN})
+"""Links that carry one connection each; the introduction says whose."""
 
 
 class State(Enum):
@@ -219,7 +221,7 @@ class Dialler(Handshake):
         client: Client | None = None,
         kind: LinkKind = LinkKind.REPLICA,
     ) -> None:
-        """`client`: this link is for it, a relay unless the kind is FRONT."""
+        """`client`: this link is for it, a relay unless the kind is FRONT or OWN."""
         super().__init__(me, cluster, secret, nonce, State.AWAIT_CHALLENGE)
         self.peer = peer
         if client is not None and kind not in OF_CLIENTS:
@@ -258,7 +260,7 @@ class Listener(Handshake):
         super().__init__(me, cluster, secret, nonce, State.AWAIT_INTRODUCTION)
         self.kind = LinkKind.REPLICA
         self.client: Client | None = None
-        """Of a relay, or whom a front speaks for."""
+        """Of a relay, or whom a front speaks for: a client, or itself."""
 
     def welcome(self) -> None:
         """Take the link of a member that is PROVEN."""

@@ -249,3 +249,12 @@ def test_any_bytes_are_a_step_or_a_fault_and_never_open_a_link(
         assert handshake.state is State.FAILED
     assert not handshake.done
     assert handshake.state is not State.PROVEN
+
+
+def test_a_front_that_comes_for_itself_says_so_and_proves_it() -> None:
+    client = Client("front", 0)
+    listener = a_listener()
+    talk(Dialler("front", "shop", SECRET, b"D" * 32, "a", client, LinkKind.OWN), listener)
+    assert (listener.kind, listener.client) == (LinkKind.OWN, client)
+    with pytest.raises(PeerFault, match="does not know the secret"):
+        talk(Dialler("front", "shop", b"guess", b"D" * 32, "a", client, LinkKind.OWN), a_listener())
