@@ -120,6 +120,8 @@ class Broker:
         """How much of a queue the members of the cluster keep when neither it nor a policy says so."""
         self.feed: Callable[[str, Spec], None] | None = None
         """Told of every change (`PUT` or `DELETE`), in order, right before it is made, while somebody listens."""
+        self.waits: Callable[[Queue], None] | None = None
+        """Told of stand-ins and outboxes in which messages wait, whenever something happens to them."""
         self.usage = limits.Usage()
         self.timeout_ms_min = config.consumer_timeout_ms or NEVER
         """No consumer may hold a message for a shorter time than this without being asked."""

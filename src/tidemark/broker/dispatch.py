@@ -116,6 +116,8 @@ def look(queue: Queue, expired_ms: int, now_ms: int) -> None:
         queue.unwritten.append((0, *gone))
     if queue.unwritten:
         queue.write_ends(now_ms)
+    if queue.passing and queue.ready and queue.broker.waits is not None:
+        queue.broker.waits(queue)
 
 
 def look_at_stream(stream: Stream, now_ms: int) -> None:

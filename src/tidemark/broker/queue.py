@@ -74,6 +74,8 @@ class Queue(QueueCore, Governed):
         self.spec = spec
         self.name = spec.name
         self.broker = broker
+        self.passing = bool(spec.group) or spec.name == OUTBOX
+        """A stand-in or an outbox: what is in it is on its way to another queue, and a front brings it there."""
         self.declared = policy
         """What its own arguments ask for."""
         self.governed_as = policy.kind
@@ -121,14 +123,17 @@ class Queue(QueueCore, Governed):
         self.applied = applied
         before = self.policy
         policy = applied.joined(self.declared, self.spec.arguments)
-        if self.spec.group:
-            policy = replace(policy, expires_ms=None)  # whoever uses the queue does so in its group
+        if self.passing:
+            # Whoever uses the queue does so elsewhere. One front at a time takes what is here, in order, as often as it must.
+            policy = replace(policy, expires_ms=None, delivery_limit=None, single_active_consumer=True)
         self.policy = policy
         self.ttl_ms = -1 if policy.message_ttl_ms is None else policy.message_ttl_ms
         limited = policy.length_max is not None or policy.length_bytes_max is not None
         self.evicts = limited and policy.overflow is Overflow.DROP_HEAD
         self.guarded = limited and not self.evicts
-        self.count_header = policy.delivery_limit is not None or policy.kind == "quorum"
+        self.count_header = not self.passing and (
+            policy.delivery_limit is not None or policy.kind == "quorum"
+        )
         if policy.consumer_timeout_ms:
             self.broker.note_timeout(policy.consumer_timeout_ms)
         if policy.expires_ms != before.expires_ms:

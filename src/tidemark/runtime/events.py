@@ -84,6 +84,11 @@ EVENTS: dict[str, str] = {
     "front cut off": "TM-4031",
     "main not reached": "TM-4032",
     "main reached": "TM-4033",
+    "group not reached": "TM-4034",
+    "group reached": "TM-4035",
+    "messages not moved": "TM-4036",
+    "messages moved": "TM-4037",
+    "queue made again": "TM-4038",
     # What should not happen
     "unexpected": "TM-9001",
     "unexpected exception": "TM-9002",

@@ -23,7 +23,6 @@ from tidemark.errors import ConfigError, ConnectionForced, NotHere, NotLeading, 
 from tidemark.frontend.services import FrontEnd, MemberInfo, PeerInfo, Topology
 from tidemark.member.member import Member
 from tidemark.model.peers import Message, Name, Unit, View
-from tidemark.model.wiring import MAIN
 from tidemark.node import Node
 from tidemark.runtime.apart import Forked
 from tidemark.runtime.authenticator import is_loopback
@@ -272,10 +271,7 @@ class MemberServer(Server):
         return ConnectionShell(self, who)
 
     def _fed(self, front: Name) -> asyncio.BaseProtocol | str:
-        """A front wants to have a copy of the wiring."""
-        group = self.config.cluster.group
-        if group != MAIN:
-            return f"the wiring is kept by the group '{MAIN}'; {self.config.node.name} is in '{group}'"
+        """A front wants to have a copy of the wiring, or to know where messages wait for it."""
         if not self._leads():
             leader = self.elsewhere() or ""
             address = self.peers.addresses.get(leader)

@@ -1,4 +1,4 @@
-"""Main's side of the links over which fronts are told the wiring.
+"""A leader's side of the links over which fronts are told the wiring, by main, and by any group where messages wait for them.
 
     broker ─changes─► WiringFeed ─► FeedLink (one a front) ─ image, then changes, then whatever follows ─►
                                         ◄─ Echo(n) ─         answered behind all changes made before it came
@@ -9,6 +9,8 @@ begin anew: after `STALLED_S` in which its socket took nothing, or when more tha
 
 An echo promises that its asker has missed nothing. Only a member that leads and can prove it may say so; one that
 cannot at the moment holds its answer back, and one that does not lead any more closes the link.
+
+Where messages wait is said when they begin to, behind the image, and again every `REMIND_S` while nobody takes them.
 
 Invariant: what a front is sent is the image, the mark of its end, and every change since, in the order in which they were made.
 """
@@ -34,6 +36,7 @@ from tidemark.wire.peer.wiring import (
     Greeting,
     Message,
     Ping,
+    Waiting,
     Whole,
     encode,
     encode_change,
@@ -47,6 +50,7 @@ PENDING_BYTES_MAX = 16 << 20
 STALLED_S = 5.0
 HELD_MAX = 1024
 """Echoes that wait until this member can prove again that it leads. A front has one on its way at a time."""
+REMIND_S = 2.0
 PING = encode(Ping())
 
 
@@ -97,7 +101,7 @@ class FeedLink(asyncio.Protocol):
         self._scheduled = False
         self._ended = False
         self._loop = asyncio.get_running_loop()
-        self._heard_s = self._sent_s = self._looked_s = self._loop.time()
+        self._heard_s = self._sent_s = self._looked_s = self._reminded_s = self._loop.time()
         self._full_since_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -110,6 +114,7 @@ class FeedLink(asyncio.Protocol):
         self._feeds.links.add(self)
         self._feeds.log.info("front listens", front=self.front, epoch=self._greeting.epoch)
         self._image = iter(self._feed.listen(self))
+        self._feed.remind(self)
         self._write(encode(self._greeting))
         self._schedule()
         self._timer = self._loop.call_later(BEAT_S, self._look)
@@ -139,6 +144,9 @@ class FeedLink(asyncio.Protocol):
 
     def changed(self, change: bytes) -> None:
         self._queue(encode_change(change))
+
+    def waits(self, vhost: str, queue: str) -> None:
+        self._queue(encode(Waiting(vhost, queue)))
 
     def answer_held(self) -> None:
         held, self._held = self._held, []
@@ -233,6 +241,9 @@ class FeedLink(asyncio.Protocol):
             self._timer = self._loop.call_later(BEAT_S, self._look)
             if now_s - self._sent_s >= IDLE_S and self._full_since_s is None:
                 self._write(PING)
+            if now_s - self._reminded_s >= REMIND_S and not self._pending:
+                self._reminded_s = now_s
+                self._feed.remind(self)
 
     def _cut_off(self, why: str) -> None:
         if not self._ended:

@@ -1,6 +1,6 @@
-"""A front's side of the link over which main's leader tells it the wiring.
+"""A front's side of the link over which the leader of a group tells it the wiring, if it is main, and where messages wait.
 
-It dials the members of main one after the other until one of them leads; one that does not says who does. What comes is
+It dials the members of the group one after the other until one of them leads; one that does not says who does. What comes is
 put into `copy` (`broker/wiring_copy.py`), which says when it is new enough. A link that ends is dialled again, at once if it had
 been up, then with growing pauses; whoever waits for the copy waits meanwhile.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import cast
 
@@ -19,6 +19,7 @@ from tidemark.broker.wiring_copy import FreshCopy
 from tidemark.config import Address, parse_address
 from tidemark.errors import ConfigError, PeerFault, PeerRefused, StoreForeign
 from tidemark.model.peers import Name
+from tidemark.model.wiring import MAIN
 from tidemark.ports import Content
 from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.log import Log
@@ -41,6 +42,7 @@ from tidemark.wire.peer.wiring import (
     Greeting,
     Message,
     Ping,
+    Waiting,
     Whole,
     encode,
 )
@@ -49,7 +51,7 @@ PING = encode(Ping())
 
 
 class WiringLink:
-    """Keeps a link to whoever leads main."""
+    """Keeps a link to whoever leads a group."""
 
     def __init__(
         self,
@@ -60,11 +62,15 @@ class WiringLink:
         content: Content,
         log: Log,
         tls: PeerTls | None = None,
+        group: str = MAIN,
     ) -> None:
-        """`members` are those of main, with the addresses at which they listen for peers."""
+        """`members` are those of the group, with the addresses at which they listen for peers; `cluster` is its identity."""
         self.copy = FreshCopy(content, self._ask)
         self.leader: Name = ""
         """Who tells us the wiring; empty while nobody does."""
+        self.waits: Callable[[str, str], None] = lambda _vhost, _queue: None
+        """Told of queues in which messages wait."""
+        self._group = group
         self._front = front
         self._cluster = cluster
         self._secret = secret
@@ -152,7 +158,10 @@ class WiringLink:
     def _failed(self, name: Name, problem: str) -> None:
         if f"{name}: {problem}" != self._problem:
             self._problem = f"{name}: {problem}"
-            self._log.warning("main not reached", member=name, problem=problem)
+            if self._group == MAIN:
+                self._log.warning("main not reached", member=name, problem=problem)
+            else:
+                self._log.warning("group not reached", group=self._group, member=name, problem=problem)
 
     # What the link says ------------------------------------------------------------------------------------------
 
@@ -162,7 +171,10 @@ class WiringLink:
 
     def whole(self, member: Name) -> None:
         self.leader, self._problem = member, ""
-        self._log.info("main reached", member=member, changes=self._taken())
+        if self._group == MAIN:
+            self._log.info("main reached", member=member, changes=self._taken())
+        else:
+            self._log.info("group reached", group=self._group, member=member)
         self.copy.whole()
 
     def ended(self, link: _Link) -> None:
@@ -176,7 +188,7 @@ class WiringLink:
 
 
 class _Link(asyncio.Protocol):
-    """One socket to a member of main."""
+    """One socket to a member of the group."""
 
     def __init__(self, owner: WiringLink, handshake: Dialler) -> None:
         self.transport: asyncio.Transport
@@ -247,6 +259,8 @@ class _Link(asyncio.Protocol):
                 owner.whole(self._member)
             case Echo(number) if self.was_up:
                 owner.copy.echoed(number)
+            case Waiting(vhost, queue) if self.was_up:
+                owner.waits(vhost, queue)
             case Ping():
                 pass
             case _:

@@ -53,6 +53,9 @@ class Front:
         self.told.append(change)
         self.copy.take(change)
 
+    def waits(self, vhost: str, queue: str) -> None:
+        pass
+
     def routes(
         self, exchange: str, key: str, *, user: str = "guest", **properties: Any
     ) -> dict[str, list[str]]:

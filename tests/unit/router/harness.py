@@ -37,6 +37,9 @@ class Fed(WiringCopy):
     def changed(self, change: bytes) -> None:
         self.take(change)
 
+    def waits(self, vhost: str, queue: str) -> None:
+        pass
+
     def fresh(self, then: Callable[[], None]) -> None:
         if self.slow:
             self.asked.append(then)

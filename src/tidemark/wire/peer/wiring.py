@@ -11,7 +11,10 @@
            ─ Change … ─►            every change, in the order in which it is made
            ◄─ Echo(n) ─             "what do I not know yet?"
            ─ … Echo(n) ─►           nothing: all before this is all that there was when you asked
+           ─ Waiting(v, q) ─►       messages wait in this queue of that virtual host for a front to move them on
            ─ Elsewhere ─►           in place of a greeting, by a member that does not lead: who does
+
+The leader of another group than main says the same, but has no wiring: only Waiting follows its Whole.
 
 Either side says Ping when it has said nothing for a while. Names and texts are as in `codec.py`.
 
@@ -44,6 +47,7 @@ class Kind(IntEnum):
     ECHO = 4
     PING = 5
     ELSEWHERE = 6
+    WAITING = 7
 
 
 KINDS: Final = frozenset(Kind)
@@ -85,7 +89,13 @@ class Elsewhere:
     """Where it listens for members and fronts, HOST:PORT; empty if that is not known."""
 
 
-Message: TypeAlias = Greeting | Change | Whole | Echo | Ping | Elsewhere
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    vhost: str
+    queue: str
+
+
+Message: TypeAlias = Greeting | Change | Whole | Echo | Ping | Elsewhere | Waiting
 
 
 def encode(message: Message) -> bytes:
@@ -104,11 +114,19 @@ def encode(message: Message) -> bytes:
             return _frame(Kind.PING)
         case Elsewhere(leader, address):
             return _frame(Kind.ELSEWHERE, name(leader), name(address))
+        case Waiting(vhost, queue):
+            return _frame(Kind.WAITING, _any_name(vhost), _any_name(queue))
 
 
 def encode_change(raw: bytes) -> bytes:
     """The same, without a value in between: there are many of them."""
     return HEAD.pack(1 + len(raw), Kind.CHANGE) + raw
+
+
+def _any_name(text: str) -> bytes:
+    """A name that clients have given: at most 255 bytes, of any kind."""
+    raw = text.encode("utf-8", "surrogateescape")
+    return bytes([len(raw)]) + raw
 
 
 def _frame(kind: Kind, *body: bytes) -> bytes:
@@ -167,6 +185,9 @@ def _message(kind: int, body: memoryview) -> Message:
         message = Echo(*NUMBER.unpack(fields.take(NUMBER.size)))
     elif kind == Kind.ELSEWHERE:
         message = Elsewhere(fields.name(), fields.name())
+    elif kind == Kind.WAITING:
+        vhost, queue = (bytes(fields.take(fields.byte())) for _ in range(2))
+        message = Waiting(vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape"))
     else:
         message = Whole() if kind == Kind.WHOLE else Ping()
     fields.finish()

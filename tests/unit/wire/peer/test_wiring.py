@@ -21,17 +21,21 @@ from tidemark.wire.peer.wiring import (
     Kind,
     Message,
     Ping,
+    Waiting,
     Whole,
     encode,
 )
 
 names = st.text(max_size=60)
+any_names = st.binary(max_size=255).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+"""As clients give them."""
 numbers = st.integers(0, (1 << 64) - 1)
 messages = st.one_of(
     st.builds(Greeting, names, numbers, st.dictionaries(names, names, max_size=4)),
     st.builds(Change, st.binary(max_size=300)),
     st.builds(Echo, numbers),
     st.builds(Elsewhere, names, names),
+    st.builds(Waiting, names, any_names),
     st.sampled_from([Whole(), Ping()]),
 )
 
