@@ -7,7 +7,7 @@ would stop it.
 
 In a group other than main there are no exchanges: only a letter to the default one with queues of this group finds its way
 here. Every other is put into the outbox of its virtual host, a durable queue that is made when it is needed, with headers that
-say where it wants to go (x-tidemark-exchange, x-tidemark-key); whoever moves it on publishes it in main. No policy
+say where it wants to go (x-tidemark-exchange, x-tidemark-key); a front moves it on (`router/mover.py`). No policy
 applies to an outbox, so nothing in it expires or is too much.
 
 The record of the dead letter is written before the record that ends the original, and if it can be in the
@@ -168,7 +168,7 @@ def post(source: Queue, letter: Letter, cause: str) -> None:
         if broker.group == MAIN and exchange not in vhost.exchanges:
             continue
         headers = broker.content.headers(letter.properties)
-        keys = [letter.key, *_copies(headers)]
+        keys = [letter.key, *copies_of(headers)]
         record_death(
             headers,
             source.name,
@@ -213,7 +213,8 @@ def _nowhere(_exchange: bytes, _key: bytes) -> Route:
     return Route((), False)
 
 
-def _copies(headers: dict[str, Any]) -> list[str]:
+def copies_of(headers: dict[str, Any]) -> list[str]:
+    """The further routing keys of a message that was published long ago."""
     try:
         return copy_keys(headers, "CC")
     except PreconditionFailed:

@@ -21,8 +21,9 @@ from tidemark.broker import catalog, changes
 from tidemark.broker.access import Access, Permission
 from tidemark.broker.catalog import DELETE, PUT
 from tidemark.broker.core import Route, Target
+from tidemark.broker.deadletter import copies_of, is_cycle
 from tidemark.broker.groups import place
-from tidemark.broker.placing import bad_expiration, check_user_id, queues_closely, route_for
+from tidemark.broker.placing import bad_expiration, check_user_id, queues_closely, queues_of, route_for
 from tidemark.broker.policies import CLASSIC, Applied, Governed
 from tidemark.broker.replyto import RAW_PREFIX
 from tidemark.broker.vhost import VirtualHost
@@ -178,6 +179,18 @@ class WiringCopy:
             return _joined(groups, _grouped(found))
         return _grouped(found)
 
+    def letter_routes(self, vhost: str, exchange: str, key: str, properties: bytes) -> Groups:
+        """Where a dead letter goes, as main would send it: nobody is asked for permission, and what finds no exchange or no
+        queue, or would only go round, is gone."""
+        host = self.vhosts.get(vhost)
+        if host is None or exchange not in host.exchanges:
+            return {}
+        headers = self._content.headers(properties)
+        history = headers.get("x-death")
+        deaths = [death for death in history if isinstance(death, dict)] if isinstance(history, list) else []
+        found = queues_of(host, exchange, [key, *copies_of(headers)], headers)
+        return _grouped(queue for queue in found if not is_cycle(queue.name, deaths))
+
     def _resolved(self, vhost: str, user: str, exchange: bytes, key: bytes) -> tuple[Route, Groups | None]:
         route = route_for(self.access, user, self._vhost(vhost), exchange, key)
         groups = _grouped(route.queues) if type(route) is Route else None
@@ -322,6 +335,9 @@ class FreshCopy:
         seen: tuple[int, int] | None = None,
     ) -> Groups:
         return self._whole().routes(vhost, exchange, key, properties, user=user, seen=seen)
+
+    def letter_routes(self, vhost: str, exchange: str, key: str, properties: bytes) -> Groups:
+        return self._whole().letter_routes(vhost, exchange, key, properties)
 
     def _whole(self) -> WiringCopy:
         if self.copy is None:

@@ -71,6 +71,11 @@ class Wiring(Protocol):
             ChannelError: there is no such exchange, or this user may not publish there.
         """
 
+    def letter_routes(
+        self, vhost: str, exchange: str, key: str, properties: bytes
+    ) -> Mapping[str, Sequence[str]]:
+        """The queues that a dead letter goes to, by group. Nobody is asked for permission."""
+
 
 class OneGroup:
     """Everything is in main, and main routes what is published: its router passes everything on as it is."""
@@ -98,4 +103,7 @@ class OneGroup:
         user: str,  # noqa: ARG002
         seen: tuple[int, int] | None = None,  # noqa: ARG002
     ) -> Mapping[str, Sequence[str]]:
+        return {}
+
+    def letter_routes(self, *_: Any) -> Mapping[str, Sequence[str]]:
         return {}

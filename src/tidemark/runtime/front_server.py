@@ -7,7 +7,8 @@ the other, the one that answered last first, or the one that a member named as t
 Where the members' names are known they are dialled where they listen for peers. The front proves that it belongs to the
 cluster and says who the client is, so that checks and lists of connections are about the client; and where there are several
 groups a broker takes its word for where messages go (`LinkKind.FRONT`). What a client itself says is never carried by such
-a link: with one group it is a relay.
+a link: with one group it is a relay. With several, the front also comes for itself (`LinkKind.OWN`), to move on what lies in stand-ins
+and outboxes (`router/mover.py`); the leader of each group tells it where, on a link like that of the wiring.
 
 Invariant: routers and links are only ever called from the loop's thread, and a link has at most one socket.
 """
@@ -21,6 +22,7 @@ import re
 import resource
 import socket
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from tidemark.cluster.config import ClusterConfig
@@ -30,6 +32,7 @@ from tidemark.frontend.services import PeerInfo
 from tidemark.model.peers import Name
 from tidemark.router.connection import Router
 from tidemark.router.link import Link
+from tidemark.router.mover import Mover
 from tidemark.router.wiring import MAIN, OneGroup, Wiring
 from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.clock import Clock
@@ -213,8 +216,8 @@ class FrontServer:
         self._secret, self._tls = read_secret(cluster.secret_file, log), peer_tls_of(cluster)
         self.through = len(self.members) == 1
         self.names_queues = not self.through
-        self._feed = None if self.through else self._wiring_link()
-        self.wiring: Wiring = OneGroup() if self._feed is None else self._feed.copy
+        self._feeds = {} if self.through else {group: self._wiring_link(group) for group in self.members}
+        self.wiring: Wiring = OneGroup() if self.through else self._feeds[MAIN].copy
         self.addresses: dict[str, Address] = {}
         """Where it really listens, by the name of the setting."""
         self.paused: dict[Socket, None] = {}
@@ -224,6 +227,9 @@ class FrontServer:
         self._clock = Clock()
         self.now_ms = self._clock.now_ms()
         self._loop = asyncio.get_running_loop()
+        self._mover = Mover(self, config.node.name)
+        for group, feed in self._feeds.items():
+            feed.waits = partial(self._waits, group)
         self._servers: list[asyncio.Server] = []
         self._sockets: dict[Router | Link, Socket] = {}
         self._routers: dict[Router, None] = {}
@@ -242,12 +248,26 @@ class FrontServer:
         """A client takes a socket of its own and one for each group."""
         self._refused = 0
 
-    def _wiring_link(self) -> WiringLink:
-        main = {member.name: member.address for member in self.members[MAIN]}
-        config = self.config_of_all
+    def _wiring_link(self, group: str) -> WiringLink:
+        members = {member.name: member.address for member in self.members[group]}
         return WiringLink(
-            config.node.name, config.cluster.name, self._secret, main, Amqp091Content(), self.log, self._tls
+            self.config_of_all.node.name,
+            self._identity(group),
+            self._secret,
+            members,
+            Amqp091Content(),
+            self.log,
+            self._tls,
+            group,
         )
+
+    def _identity(self, group: str) -> str:
+        """What members of this group say that they belong to."""
+        return replace(self.config_of_all.cluster, group=group, groups=()).identity
+
+    def _waits(self, group: str, vhost: str, queue: str) -> None:
+        self._at()
+        self._mover.told(group, vhost, queue)
 
     # Start and stop ------------------------------------------------------------------------
 
@@ -258,8 +278,8 @@ class FrontServer:
             ConfigError: an address cannot be used.
         """
         self._loop.set_exception_handler(self._unexpected)
-        if self._feed is not None:
-            self._feed.start()
+        for feed in self._feeds.values():
+            feed.start()
         wanted = self.config_of_all.limits.connections_max
         if self.connections_max < wanted:
             self.log.warning(
@@ -299,6 +319,7 @@ class FrontServer:
         self._at()
         for router in list(self._routers):
             router.shutdown(320, "the front is shutting down")
+        self._mover.stop()
         self._due()
         deadline = self._loop.time() + GOODBYE_S
         while self._sockets and self._loop.time() < deadline:
@@ -310,8 +331,8 @@ class FrontServer:
         await asyncio.sleep(0)
         if self._timer is not None:
             self._timer.cancel()
-        if self._feed is not None:
-            await self._feed.close()
+        for feed in self._feeds.values():
+            await feed.close()
         self.log.info("stopped", code=self.exit_code)
         return self.exit_code
 
@@ -346,6 +367,7 @@ class FrontServer:
         self._at()
         for router in list(self._routers):
             router.tick(self.now_ms)
+        self._mover.tick(self.now_ms)
         if self._refused:
             self.log.warning("connections refused", count=self._refused, limit=self.connections_max)
             self._refused = 0
@@ -478,18 +500,18 @@ class FrontServer:
             return None
         if not self._secret and self._tls is None and not is_loopback(member.address.host):
             raise NotTaken(f"{member.address} is not on this machine: set cluster.secret_file")
-        cluster, peer = self.config_of_all.cluster, link.owner.peer
+        peer = link.owner.peer
         client = Client(
             peer.host, peer.port, peer.local_host, peer.local_port, peer.tls, peer.certificate_name
         )
         return Dialler(
             self.config_of_all.node.name,
-            replace(cluster, group=link.group, groups=()).identity,
+            self._identity(link.group),
             self._secret,
             os.urandom(NONCE_BYTES),
             member.name,
             client,
-            LinkKind.RELAY if self.through else LinkKind.FRONT,
+            LinkKind.OWN if peer.own else LinkKind.RELAY if self.through else LinkKind.FRONT,
         )
 
     def _give_up(self, link: Link) -> None:
