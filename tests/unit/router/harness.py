@@ -38,7 +38,7 @@ class Fed(WiringCopy):
         self.take(change)
 
     def waits(self, vhost: str, queue: str) -> None:
-        pass
+        """Whoever moves messages listens for itself."""
 
     def fresh(self, then: Callable[[], None]) -> None:
         if self.slow:
@@ -56,11 +56,13 @@ class Wire:
     """The socket between a link and the front end of a broker."""
 
     def __init__(self, world: World, link: Link, by: str = "") -> None:
-        """`by`: the front whose words the broker takes them for."""
+        """`by`: the front whose words the broker takes them for; whether it comes for itself the link's owner says."""
         self.link = link
         self.cut = False
         port = 50_000 + len(world.clients)
-        self.front_end = Amqp091(world, PeerInfo("127.0.0.1", port, "127.0.0.1", 5672, front=by))
+        self.front_end = Amqp091(
+            world, PeerInfo("127.0.0.1", port, "127.0.0.1", 5672, front=by, own=link.owner.peer.own)
+        )
         self._world = world
         self._to_broker = self._to_front = b""
         world.clients[self.front_end] = self  # type: ignore[assignment]

@@ -1,0 +1,437 @@
+"""What lies in stand-ins and outboxes is moved on, at least once, by fronts in memory to real brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from unit.frontend.harness import PERSISTENT, Client, World
+from unit.router.harness import Front
+
+from tidemark.broker.feed import WiringFeed
+from tidemark.broker.groups import OUTBOX
+from tidemark.model.wiring import FRONT_USER, QueueSpec
+from tidemark.router import mover as machine
+from tidemark.router.link import Link
+from tidemark.router.mover import Mover
+from tidemark.router.wiring import MAIN
+from tidemark.wire.amqp091 import methods
+from tidemark.wire.amqp091.properties import Properties, encode_properties
+
+ELSEWHERE = {"x-group": "fast"}
+
+
+class Ear:
+    """What the leader of a group tells a front about waiting messages."""
+
+    def __init__(self, moving: Moving, group: str) -> None:
+        self._moving = moving
+        self._group = group
+        self.feed = WiringFeed(moving.front.worlds[group].broker)
+        # The copy of the front listens to main by a feed of its own.
+        self._before = moving.front.worlds[group].broker.feed
+        self.feed.listen(self)
+        if self._before is not None:
+            moving.front.worlds[group].broker.feed = self._before
+
+    def changed(self, change: bytes) -> None:
+        pass
+
+    def waits(self, vhost: str, queue: str) -> None:
+        self._moving.told.append((self._group, vhost, queue))
+
+
+class Moving:
+    """A front with a mover, and the brokers behind it."""
+
+    def __init__(self) -> None:
+        self.front = Front("fast", names_queues=True)
+        self.mover = Mover(self.front, "front")
+        self.told: list[tuple[str, str, str]] = []
+        for world in self.front.worlds.values():
+            world.broker.waits = None
+        self.ears = {group: Ear(self, group) for group in (MAIN, "fast")}
+        self.main, self.fast = self.front.worlds[MAIN], self.front.worlds["fast"]
+
+    def declare(self, *queues: str, **arguments: Any) -> None:
+        """Queues that live in fast, as a front declares them."""
+        client = self.front.open()
+        for queue in queues:
+            client.declare(queue, durable=True, arguments=ELSEWHERE | arguments)
+
+    def turn(self) -> None:
+        for _ in range(100):
+            told, self.told = self.told, []
+            for one in told:
+                self.mover.told(*one)
+            self.front.turn()
+            if not self.told:
+                return
+        raise AssertionError("there is no end to what waits")
+
+    def pass_s(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.front.now_ms += 1000
+            for world in self.front.worlds.values():
+                world.pass_ms(1000)
+            for ear in self.ears.values():
+                ear.feed.remind(ear)
+            self.mover.tick(self.front.now_ms)
+            self.turn()
+
+    @property
+    def links(self) -> list[Link]:
+        wires = self.front.wires
+        return [link for link in wires if link.owner.peer.own and not wires[link].cut]
+
+    def noted(self, event: str) -> list[dict[str, object]]:
+        return [facts for _, name, facts in self.front.notes if name == event]
+
+
+@pytest.fixture
+def moving() -> Moving:
+    return Moving()
+
+
+def bodies(world: World, queue: str) -> list[bytes]:
+    client, found = world.open(), []
+    while isinstance(content := client.ask(1, methods.BasicGet(queue=queue, no_ack=True)), object):
+        if isinstance(content, methods.BasicGetEmpty):
+            return found
+        found.append(content.body)
+    return found
+
+
+def at_main(moving: Moving, queue: str, *contents: bytes, **options: Any) -> Client:
+    """A client at main's own port publishes to a stand-in."""
+    client = moving.main.open()
+    client.publish(1, queue, *contents, **({"properties": PERSISTENT} | options))
+    return client
+
+
+def test_what_is_published_at_mains_own_port_reaches_the_queue_in_its_group(moving: Moving) -> None:
+    moving.declare("q")
+    client = moving.main.open()
+    client.ask(1, methods.ExchangeDeclare(exchange="e", type="topic"))
+    client.ask(1, methods.QueueBind(queue="q", exchange="e", routing_key="#"))
+    headers = {"h": 1, "x-tidemark-to": ["elsewhere"]}
+    properties = encode_properties(Properties(headers=headers, delivery_mode=2, user_id="guest"))
+    client.publish(1, "a.b", b"one", exchange="e", properties=properties)
+    moving.turn()
+
+    assert (moving.main.ready("q"), moving.fast.ready("q")) == (0, 1)
+    content = moving.fast.open().ask(1, methods.BasicGet(queue="q", no_ack=True))
+    assert (content.method.exchange, content.method.routing_key, content.body) == ("e", "a.b", b"one")
+    assert content.properties == Properties(headers={"h": 1}, delivery_mode=2, user_id="guest")
+    assert moving.main.broker.vhosts["/"].queues["q"].acquired == 0, "it is acknowledged"
+
+
+def test_order_and_large_bodies_survive(moving: Moving) -> None:
+    moving.declare("q")
+    sent = [b"%d" % number + bytes(number * 3000) for number in range(100)]
+    at_main(moving, "q", *sent)
+    moving.turn()
+    assert bodies(moving.fast, "q") == sent
+    assert moving.mover.statistics() == {"moved": 100, "refused": 0, "unroutable": 0, "made": 0, "held": 0}
+
+
+def test_empty_queues_cost_nothing_and_one_that_was_emptied_is_left(moving: Moving) -> None:
+    moving.declare(*(f"q{number}" for number in range(100)))
+    moving.turn()
+    assert not moving.links
+
+    at_main(moving, "q7", b"x")
+    moving.turn()
+    assert len(moving.links) == 2
+    moving.pass_s(30)
+    assert not moving.links and not moving.mover._sources and not moving.mover._targets
+    assert not moving.main.broker.vhosts["/"].queues["q7"].consumers
+    assert moving.noted("messages moved") == [{"group": MAIN, "vhost": "/", "queue": "q7", "count": 1}]
+
+    at_main(moving, "q7", b"y")
+    moving.turn()
+    assert bodies(moving.fast, "q7") == [b"x", b"y"]
+
+
+def test_more_queues_than_are_taken_at_a_time_are_all_taken_in_the_end(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "TAKEN_MAX", 2)
+    names = [f"q{number}" for number in range(7)]
+    moving.declare(*names)
+    for name in names:
+        at_main(moving, name, b"x")
+    moving.pass_s(20)
+    assert [bodies(moving.fast, name) for name in names] == [[b"x"]] * 7
+
+
+# Dead letters ---------------------------------------------------------------------------------------
+
+
+def dying(moving: Moving, exchange: str = "dead", **arguments: Any) -> Client:
+    """A queue of fast whose messages die at once; returns a client of the front."""
+    moving.declare("dying", **{"x-dead-letter-exchange": exchange, "x-message-ttl": 0} | arguments)
+    client = moving.front.open()
+    if exchange:
+        client.ask(1, methods.ExchangeDeclare(exchange=exchange, type="topic"))
+    return client
+
+
+def test_a_dead_letter_reaches_the_queues_of_all_groups_as_main_routes_it(moving: Moving) -> None:
+    client = dying(moving)
+    moving.declare("there")
+    client.declare("here", durable=True)
+    for queue in ("here", "there"):
+        client.ask(1, methods.QueueBind(queue=queue, exchange="dead", routing_key="#"))
+    client.publish(1, "dying", b"last words", properties=PERSISTENT)
+    moving.turn()
+
+    assert moving.fast.ready(OUTBOX) == 0
+    for world, queue in ((moving.main, "here"), (moving.fast, "there")):
+        content = world.open().ask(1, methods.BasicGet(queue=queue, no_ack=True))
+        assert (content.method.exchange, content.method.routing_key) == ("dead", "dying")
+        [death] = content.properties.headers["x-death"]
+        assert (death["queue"], death["reason"], content.body) == ("dying", "expired", b"last words")
+        assert not [name for name in content.properties.headers if name.startswith("x-tidemark")]
+    assert moving.mover.moved == 1
+
+
+def test_a_dead_letter_follows_an_alternate_exchange_and_one_that_nobody_wants_is_gone(
+    moving: Moving,
+) -> None:
+    client = dying(moving, "", **{"x-dead-letter-routing-key": "nobody"})
+    client.publish(1, "dying", b"lost", properties=PERSISTENT)
+    moving.turn()
+    assert (moving.fast.ready(OUTBOX), moving.mover.unroutable, moving.mover.moved) == (0, 1, 0)
+
+    client.declare(
+        "other", durable=True, arguments=ELSEWHERE | {"x-dead-letter-exchange": "d", "x-message-ttl": 0}
+    )
+    client.ask(1, methods.ExchangeDeclare(exchange="rest", type="fanout"))
+    client.ask(
+        1, methods.ExchangeDeclare(exchange="d", type="direct", arguments={"alternate-exchange": "rest"})
+    )
+    client.declare("here", durable=True)
+    client.ask(1, methods.QueueBind(queue="here", exchange="rest"))
+    client.publish(1, "other", b"found", properties=PERSISTENT)
+    moving.turn()
+    assert bodies(moving.main, "here") == [b"found"]
+
+
+def test_a_letter_that_would_only_go_round_ends(moving: Moving) -> None:
+    client = dying(moving)
+    client.ask(1, methods.QueueBind(queue="dying", exchange="dead", routing_key="#"))
+    client.publish(1, "dying", b"x", properties=PERSISTENT)
+    moving.turn()
+    assert (moving.mover.unroutable, moving.fast.ready(OUTBOX), moving.fast.ready("dying")) == (1, 0, 0)
+
+
+def test_nobody_is_asked_whether_a_letter_may(moving: Moving) -> None:
+    """Who published it may not publish to the dead-letter exchange: as in a broker, that does not matter."""
+    client = dying(moving)
+    client.declare("here", durable=True)
+    client.ask(1, methods.QueueBind(queue="here", exchange="dead", routing_key="#"))
+    for spec in [*moving.main.broker.access.permissions.values()]:
+        moving.main.broker.put(type(spec)(spec.user, spec.vhost, spec.configure, "^amq.default$", spec.read))
+    client.publish(1, "dying", b"x", properties=PERSISTENT)
+    moving.turn()
+    assert moving.main.ready("here") == 1
+
+
+def test_a_client_cannot_have_a_message_routed_by_putting_it_into_the_outbox(moving: Moving) -> None:
+    client = dying(moving)
+    client.declare("here", durable=True)
+    client.ask(1, methods.QueueBind(queue="here", exchange="dead", routing_key="#"))
+    client.publish(1, "dying", b"a letter", properties=PERSISTENT)
+    moving.turn()
+    headers = {"x-tidemark-exchange": "dead", "x-tidemark-key": "x", "x-tidemark-to": ["here"]}
+    forged = encode_properties(Properties(headers=headers, delivery_mode=2))
+    moving.fast.open().publish(1, OUTBOX, b"forged", properties=forged)
+    moving.turn()
+    assert bodies(moving.main, "here") == [b"a letter"]
+    assert moving.fast.ready(OUTBOX) == 0
+
+
+# What goes wrong -------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_its_group_does_not_have_is_made_again(moving: Moving) -> None:
+    moving.declare("q", **{"x-max-priority": 5})
+    moving.fast.broker.delete_queue(moving.fast.broker.vhosts["/"].queues["q"])
+    at_main(moving, "q", *(b"%d" % number for number in range(50)))
+    moving.turn()
+    assert "q" not in moving.fast.broker.vhosts["/"].queues, "it may be about to be deleted in main"
+
+    moving.pass_s(3)
+    assert bodies(moving.fast, "q") == [b"%d" % number for number in range(50)]
+    assert moving.fast.broker.vhosts["/"].queues["q"].spec.arguments == ELSEWHERE | {"x-max-priority": 5}
+    assert moving.noted("queue made again") == [{"group": "fast", "vhost": "/", "queue": "q"}]
+
+
+def test_a_queue_that_main_has_deleted_meanwhile_is_not_made_again(moving: Moving) -> None:
+    moving.declare("q")
+    moving.fast.broker.delete_queue(moving.fast.broker.vhosts["/"].queues["q"])
+    at_main(moving, "q", b"x")
+    moving.turn()
+    moving.main.broker.delete_queue(moving.main.broker.vhosts["/"].queues["q"])
+    moving.pass_s(5)
+    assert "q" not in moving.fast.broker.vhosts["/"].queues
+    assert moving.mover.statistics()["held"] == 0
+
+
+def test_a_queue_that_cannot_be_made_keeps_its_messages_in_main(moving: Moving) -> None:
+    moving.declare("q")
+    fast = moving.fast.broker
+    fast.delete_queue(fast.vhosts["/"].queues["q"])
+    fast.group = "another"
+    at_main(moving, "q", b"x")
+    moving.pass_s(3)
+    assert moving.main.ready("q") == 1, "it is back"
+    assert "this is the group 'another'" in str(moving.noted("messages not moved"))
+
+    fast.group = "fast"
+    moving.pass_s(10)
+    assert bodies(moving.fast, "q") == [b"x"]
+
+
+def test_what_a_queue_refuses_stays_and_is_moved_when_there_is_room(moving: Moving) -> None:
+    limits = {"x-max-length": 2, "x-overflow": "reject-publish"}
+    moving.declare("q")
+    moving.fast.broker.delete_queue(moving.fast.broker.vhosts["/"].queues["q"])
+    moving.fast.broker.create_queue(QueueSpec("/", "q", durable=True, arguments=ELSEWHERE | limits))
+    at_main(moving, "q", *(b"%d" % number for number in range(5)))
+    moving.pass_s(5)
+    queue = moving.main.broker.vhosts["/"].queues["q"]
+    assert moving.fast.ready("q") == 2 and queue.ready + queue.acquired == 3
+    assert moving.mover.refused > 0
+    [problem] = moving.noted("messages not moved")
+    assert problem["problem"] == "queue 'q' in group 'fast' refuses them"
+
+    found = []
+    for _ in range(3):
+        found += bodies(moving.fast, "q")
+        moving.pass_s(70)
+    assert sorted(found) == [b"%d" % number for number in range(5)]
+
+
+def test_a_letter_that_one_of_its_queues_refuses_is_not_given_to_the_others_again(moving: Moving) -> None:
+    client = dying(moving)
+    client.declare("full", durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    client.declare("here", durable=True)
+    for queue in ("full", "here"):
+        client.ask(1, methods.QueueBind(queue=queue, exchange="dead", routing_key="#"))
+    client.publish(1, "dying", b"x", properties=PERSISTENT)
+    moving.pass_s(60)
+    assert moving.main.ready("here") == 1
+    assert moving.fast.broker.vhosts["/"].queues[OUTBOX].acquired == 1
+
+
+@pytest.mark.parametrize("group", [MAIN, "fast"])
+def test_when_a_leader_dies_nothing_is_lost(moving: Moving, group: str) -> None:
+    moving.declare("q")
+    moving.fast.syncing = False
+    at_main(moving, "q", *(b"%d" % number for number in range(100)))
+    moving.turn()
+    queue = moving.main.broker.vhosts["/"].queues["q"]
+    assert moving.fast.ready("q") == 32 and queue.acquired == 32, (
+        "none is acknowledged before it is confirmed"
+    )
+
+    moving.front.lose(group)
+    moving.fast.syncing = True
+    moving.fast.sync()
+    moving.pass_s(5)
+    assert set(bodies(moving.fast, "q")) == {b"%d" % number for number in range(100)}
+    assert queue.ready + queue.acquired == 0
+
+
+def test_a_group_that_cannot_be_reached_is_tried_again(moving: Moving) -> None:
+    moving.declare("q")
+    moving.front.lose("fast")
+    moving.front.away["fast"] = "no answer"
+    at_main(moving, "q", b"x")
+    moving.pass_s(5)
+    assert moving.main.ready("q") == 1, "it is back, for whoever can"
+    assert "no answer" in str(moving.noted("messages not moved"))
+
+    moving.front.away.clear()
+    moving.pass_s(70)
+    assert bodies(moving.fast, "q") == [b"x"]
+
+
+def test_two_fronts_share_the_work_and_one_takes_over_from_the_other(moving: Moving) -> None:
+    moving.declare("q")
+    second = Mover(moving.front, "second")
+    moving.fast.syncing = False
+    at_main(moving, "q", *(b"%d" % number for number in range(100)))
+    for mover in (moving.mover, second):
+        mover.told(MAIN, "/", "q")
+    moving.turn()
+    assert (moving.mover.statistics()["held"], second.statistics()["held"]) == (32, 0)
+
+    moving.mover.stop()
+    moving.fast.syncing = True
+    moving.fast.sync()
+    for _ in range(5):
+        second.tick(moving.front.now_ms)
+        moving.turn()
+    assert second.moved == 100
+    assert set(bodies(moving.fast, "q")) == {b"%d" % number for number in range(100)}
+
+
+def test_a_message_that_does_not_fit_stays_where_it_is_and_others_pass(moving: Moving) -> None:
+    moving.declare("q")
+    large = encode_properties(Properties(headers={"h": "x" * 130_970}, delivery_mode=2))
+    at_main(moving, "q", b"large", properties=large)
+    at_main(moving, "q", b"x")
+    moving.pass_s(3)
+    assert bodies(moving.fast, "q") == [b"x"]
+    assert "larger than a frame" in str(moving.noted("messages not moved"))
+    queue = moving.main.broker.vhosts["/"].queues["q"]
+    assert queue.ready + queue.acquired == 1
+
+
+def test_a_source_is_not_read_while_too_much_is_on_its_way(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "HELD_BYTES_MAX", 1000)
+    moving.declare("q")
+    moving.fast.syncing = False
+    at_main(moving, "q", bytes(2000))
+    moving.turn()
+    [source] = moving.mover._sources.values()
+    assert source.link is not None and not source.link.wants_read()
+    moving.fast.sync()
+    moving.turn()
+    assert source.link.wants_read()
+
+
+def test_a_virtual_host_that_is_gone_is_forgotten(moving: Moving) -> None:
+    moving.front.away[MAIN] = "no answer"
+    moving.mover.told(MAIN, "gone", "q")
+    moving.pass_s(3)
+    moving.front.away.clear()
+    moving.mover.told(MAIN, "gone", "q")
+    moving.pass_s(30)
+    assert not moving.mover._sources and not moving.links
+    problems = [str(facts["problem"]) for facts in moving.noted("messages not moved")]
+    assert "no answer" in problems[0] and "vhost gone not found" in problems[1] and len(problems) == 2
+
+
+def test_when_the_front_ends_nothing_is_begun_any_more(moving: Moving) -> None:
+    moving.declare("q")
+    moving.front.copy.slow = True
+    at_main(moving, "q", b"x")
+    moving.turn()
+    moving.mover.stop()
+    moving.front.copy.freshen()
+    moving.turn()
+    assert not moving.links and (moving.main.ready("q"), moving.fast.ready("q")) == (1, 0)
+
+
+def test_a_front_is_known_as_one_where_it_comes_for_itself(moving: Moving) -> None:
+    moving.declare("q")
+    at_main(moving, "q", b"x")
+    moving.turn()
+    assert FRONT_USER in [session.user for session in moving.main.broker.sessions]
+    assert FRONT_USER in [session.user for session in moving.fast.broker.sessions]
