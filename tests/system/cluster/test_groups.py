@@ -35,9 +35,9 @@ PLAIN = encode_properties(Properties())
 
 
 class Groups:
-    """The groups main (two members) and fast (one) of the cluster shop."""
+    """The groups main (two members, if not said otherwise) and fast (one) of the cluster shop."""
 
-    def __init__(self, directory: Path, etcd: str) -> None:
+    def __init__(self, directory: Path, etcd: str, members: int = 2) -> None:
         secret = directory / "secret"
         secret.touch(0o600)
         secret.write_bytes(SECRET)
@@ -45,7 +45,7 @@ class Groups:
         self.main = Cluster(
             directory / "main",
             "standby",
-            nodes=2,
+            nodes=members,
             etcd=etcd,
             settings=common | {"cluster.groups": "fast=chain"},
         )
