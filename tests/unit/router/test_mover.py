@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from unit.frontend.harness import PERSISTENT, Client, World
 from unit.router.harness import Front
 
@@ -435,3 +437,66 @@ def test_a_front_is_known_as_one_where_it_comes_for_itself(moving: Moving) -> No
     moving.turn()
     assert FRONT_USER in [session.user for session in moving.main.broker.sessions]
     assert FRONT_USER in [session.user for session in moving.fast.broker.sessions]
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        ["publish", "die", "lose main", "lose fast", "stall", "go on", "delete", "wait", "wait long"]
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+@example(["publish", "stall", "publish", "lose fast", "wait", "go on", "die", "lose main"])
+@example(["stall", "publish", "delete", "lose fast", "publish", "wait", "die", "go on"])
+def test_whatever_happens_every_message_arrives(steps: list[str]) -> None:
+    moving = Moving()
+    client = dying(moving)
+    moving.declare("q")
+    client.declare("here", durable=True)
+    for queue in ("q", "here"):
+        client.ask(1, methods.QueueBind(queue=queue, exchange="dead", routing_key="#"))
+    found: dict[str, set[bytes]] = {"q": set(), "here": set()}
+    sent: dict[str, set[bytes]] = {"q": set(), "here": set()}
+
+    def take(queue: str, world: World) -> None:
+        if queue in world.broker.vhosts["/"].queues:
+            found[queue].update(bodies(world, queue))
+
+    for number, step in enumerate(steps):
+        body = b"%d" % number
+        match step:
+            case "publish":
+                at_main(moving, "q", *(body + b"-%d" % each for each in range(40)))
+                sent["q"].update(body + b"-%d" % each for each in range(40))
+            case "die":
+                moving.fast.open().publish(1, "dying", body, properties=PERSISTENT)
+                for queue in sent:
+                    sent[queue].add(body)
+            case "lose main" | "lose fast":
+                moving.front.lose(step.removeprefix("lose "))
+            case "stall":
+                moving.fast.syncing = False
+            case "go on":
+                moving.fast.syncing = True
+                moving.fast.sync()
+            case "delete":
+                # A queue that is deleted takes its messages along, so they are fetched first.
+                take("q", moving.fast)
+                queue = moving.fast.broker.vhosts["/"].queues.get("q")
+                if queue is not None:
+                    moving.fast.broker.delete_queue(queue)
+            case "wait":
+                moving.pass_s(1)
+            case "wait long":
+                moving.pass_s(15)
+        moving.turn()
+    moving.fast.syncing = True
+    moving.fast.sync()
+    moving.pass_s(70)
+    take("q", moving.fast)
+    take("here", moving.main)
+    assert found == sent
+    assert moving.main.ready("q") == 0 and moving.mover.statistics()["held"] == 0
