@@ -492,10 +492,12 @@ class Source(End):
                 self._close(taking)
             case QueueDeclareOk(message_count=count) if taking is not None:
                 taking.asked = False
-                if count:
-                    taking.last_ms = self.now_ms  # another front is at it
+                if count and not self._wanted:
+                    taking.last_ms = self.now_ms  # another front is at it, and we are next
                 elif not taking.held:
                     self._close(taking)
+                    if count:
+                        self._wanted[taking.queue] = None  # behind those that wait for their turn
             case _:
                 pass
 

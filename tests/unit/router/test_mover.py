@@ -167,6 +167,26 @@ def test_more_queues_than_are_taken_at_a_time_are_all_taken_in_the_end(
     assert [bodies(moving.fast, name) for name in names] == [[b"x"]] * 7
 
 
+def test_a_queue_that_another_is_at_does_not_keep_others_waiting(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "TAKEN_MAX", 1)
+    moving.declare("busy", "q")
+    client = moving.main.open()
+    client.ask(1, methods.BasicQos(prefetch_count=1))
+    client.ask(1, methods.BasicConsume(queue="busy"))
+    at_main(moving, "busy", b"1", b"2")
+    for queue in ("busy", "q"):
+        moving.mover.told(MAIN, "/", queue)
+    at_main(moving, "q", b"x")
+    moving.pass_s(5)
+    assert bodies(moving.fast, "q") == [b"x"]
+
+    client.front_end.receive_eof()
+    moving.pass_s(5)
+    assert sorted(bodies(moving.fast, "busy")) == [b"1", b"2"]
+
+
 # Dead letters ---------------------------------------------------------------------------------------
 
 
