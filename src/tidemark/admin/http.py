@@ -1,4 +1,4 @@
-"""The management API behind uvicorn, with time limits for what comes in.
+"""An application behind uvicorn, with time limits for what comes in.
 
 uvicorn waits for ever for a request that has begun. Here every connection is looked at each second: one that has not brought a
 whole request within the time allowed is closed. A body may take longer, as long as it keeps coming at some speed; and so may an
@@ -18,9 +18,6 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from tidemark.admin.app import application
-from tidemark.runtime.server import Server
 
 STOP_S = 2
 LOOK_S = 1.0
@@ -100,9 +97,8 @@ class _Config(uvicorn.Config):
         self.ssl = self.context
 
 
-def http_servers(server: Server, contexts: list[ssl.SSLContext | None]) -> list[HttpServer]:
+def http_servers(app: Any, contexts: list[ssl.SSLContext | None]) -> list[HttpServer]:
     """One for each listener, all with the same application."""
-    app: Any = application(server)
     made = []
     for context in contexts:
         config = _Config(

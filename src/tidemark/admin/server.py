@@ -38,10 +38,11 @@ class AdminServer:
         threading.Thread(target=_import, name="tidemark import", daemon=True).start()
 
     async def start(self) -> None:
+        from tidemark.admin.app import application
         from tidemark.admin.http import http_servers
 
         loop = asyncio.get_running_loop()
-        servers = http_servers(self._server, [context for _, _, context in self._listeners])
+        servers = http_servers(application(self._server), [context for _, _, context in self._listeners])
         for (name, listener, _), http in zip(self._listeners, servers, strict=True):
             task = loop.create_task(http.serve(sockets=[listener]))
             self._running.append((http, task))
@@ -58,4 +59,5 @@ class AdminServer:
 def _import() -> None:
     # Not before `start` does anybody hear of a problem.
     with contextlib.suppress(Exception):
-        importlib.import_module("tidemark.admin.http")
+        for name in ("tidemark.admin.app", "tidemark.admin.http"):
+            importlib.import_module(name)

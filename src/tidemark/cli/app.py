@@ -109,10 +109,18 @@ def front(
             metavar="HOST:PORT", help="AMQP clients with TLS; see --tls.certificate.  [default: none]"
         ),
     ] = None,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Health, metrics and connections of this front.  [default: none]"
+        ),
+    ] = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=HOST:PORT,…", help="Where members of a group take AMQP clients; main is needed."
+            metavar="NAME=MEMBER@HOST:PORT,…",
+            help="Members of a group, and where they listen for peers; main is needed. If main is the only group: "
+            "HOST:PORT, where they take AMQP clients.",
         ),
     ] = None,
     assignments: Annotated[
@@ -131,7 +139,7 @@ def front(
     from tidemark.cli import front as command
     from tidemark.cli import serve as serving
 
-    given = {"node.name": name, "listen.amqp": amqp, "listen.amqps": amqps}
+    given = {"node.name": name, "listen.amqp": amqp, "listen.amqps": amqps, "listen.admin": admin}
     flags = {key: value for key, value in given.items() if value is not None}
     flags |= serving.parse_flags(context.args)
     flags |= serving.parse_assignments(assignments or [])

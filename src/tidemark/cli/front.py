@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark import config as configuration
+from tidemark.admin.front import FrontAdmin, WatchedFront
 from tidemark.cli.serve import loop_factory
 from tidemark.config import Config
 from tidemark.errors import ConfigError
 from tidemark.runtime import machine
-from tidemark.runtime.front_server import FrontServer
 from tidemark.runtime.log import Log
 from tidemark.speed import PURE
 
@@ -39,11 +39,16 @@ def front(
 
 
 async def _front(config: Config, log: Log) -> int:
-    server = FrontServer(config, log)
+    server = WatchedFront(config, log)
+    admin = FrontAdmin(server)
+    admin.bind()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     await server.start()
+    await admin.start()
     words = [f"{name}={address}" for name, address in server.addresses.items()]
     print(" ".join(["tidemark ready", f"name={config.node.name}", *words, f"pid={os.getpid()}"]), flush=True)
-    return await server.run_until_stopped()
+    code = await server.run_until_stopped()
+    await admin.stop()
+    return code

@@ -1,4 +1,8 @@
-"""A cluster on this machine, to try things with: an etcd, some brokers, and proxies on their links if wanted.
+"""A cluster on this machine, to try things with: an etcd, some brokers, fronts if there are several groups, and proxies on
+their links if wanted.
+
+The nodes of a trial stand for machines: n1, n2, … A cluster of one group has a member on each, with the node's name. One of
+several groups has on each node a member of every group, GROUP-NODE (fast-n2), and a front with the node's name.
 
 A trial lives in a directory: `cluster.json` says what belongs to it and which processes run, each member has its
 data and its log beside it. Whoever loads the directory can kill, freeze and start members; nobody has to stay.
@@ -31,7 +35,10 @@ from typing import Any, Literal, Self
 
 import tidemark
 from tidemark.cli import CommandError, proxy
+from tidemark.cli.api import Api, path
+from tidemark.cli.connection import FIRST_PASSWORD, FIRST_USER
 from tidemark.cli.proxy import Link
+from tidemark.model.wiring import MAIN
 
 HOST = "127.0.0.1"
 STATE_FILE = "cluster.json"
@@ -239,12 +246,14 @@ class Place:
 
     amqp: str
     admin: str
-    peer: str
+    peer: str = ""
+    """Empty: it is a front."""
+    group: str = MAIN
 
 
 @dataclass(slots=True)
 class Seen:
-    """A member as it is now: what the system says of its process, and what it says of itself."""
+    """A member or a front as it is now: what the system says of its process, and what it says of itself."""
 
     name: str
     place: Place
@@ -265,6 +274,10 @@ class Seen:
         if self.process == "frozen":
             return "frozen"
         return str(self.status.get("state", "silent"))
+
+    @property
+    def is_front(self) -> bool:
+        return not self.place.peer
 
     def end(self, what: str = "durable") -> int | None:
         """How far its journal goes."""
@@ -287,7 +300,10 @@ class Trial:
     """Where the proxies take commands; None without proxies."""
     links: list[Link] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
-    """Given to every member, by key."""
+    """Given to every member and front, by key."""
+    groups: dict[str, Mode] = field(default_factory=dict)
+    """The groups with their modes, main first; empty: there is one, and no front."""
+    fronts: dict[str, Place] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
     detached: bool = True
 
@@ -303,31 +319,54 @@ class Trial:
         etcd: str = "",
         proxies: bool = False,
         settings: Mapping[str, str] | None = None,
+        groups: Mapping[str, Mode] | None = None,
         detached: bool = True,
     ) -> Self:
-        """Choose names and ports and write them down; nothing is started."""
+        """Choose names and ports and write them down; nothing is started. `groups` has main, if there are any."""
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
+        groups = dict(groups or {})
         names = [f"n{number}" for number in range(1, nodes + 1)]
         own_etcd = None if etcd else Etcd.create(directory)
         etcd = own_etcd.address if own_etcd is not None else etcd
-        ports = iter(free_ports(3 * nodes + nodes * nodes + 1))
-        members = {name: Place(*(f"{HOST}:{next(ports)}" for _ in range(3))) for name in names}
+        processes = nodes * (len(groups) + 1)
+        ports = (
+            f"{HOST}:{port}"
+            for port in free_ports(3 * processes + (processes * processes if proxies else 0) + 1)
+        )
+        members = {
+            member_name(name, group if groups else ""): Place(next(ports), next(ports), next(ports), group)
+            for group in groups or (MAIN,)
+            for name in names
+        }
+        fronts = {name: Place(next(ports), next(ports)) for name in names} if groups else {}
         links: list[Link] = []
         if proxies:
-            targets = {name: _port(place.peer) for name, place in members.items()} | {ETCD: _port(etcd)}
-            pairs = [(one, other) for one in names for other in targets if one != other]
-            links = [Link(one, other, next(ports), targets[other]) for one, other in pairs]
+            for one, place in members.items():
+                others = [
+                    name for name, other in members.items() if other.group == place.group and name != one
+                ]
+                links += [
+                    Link(one, other, _port(next(ports)), _port(members[other].peer)) for other in others
+                ]
+                links.append(Link(one, ETCD, _port(next(ports)), _port(etcd)))
+            links += [
+                Link(front, name, _port(next(ports)), _port(place.peer))
+                for front in fronts
+                for name, place in members.items()
+            ]
         made = cls(
             directory=directory,
             name=f"trial-{secrets.token_hex(4)}",
-            mode=mode,
+            mode=groups.get(MAIN, mode),
             members=members,
             etcd_address=etcd,
             etcd=own_etcd,
-            control=next(ports) if proxies else None,
+            control=_port(next(ports)) if proxies else None,
             links=links,
             settings=dict(settings or {}),
+            groups=groups,
+            fronts=fronts,
             detached=detached,
         )
         made.secret_file.touch(0o600)
@@ -366,6 +405,8 @@ class Trial:
             control=facts["control"],
             links=[Link(**link) for link in facts["links"]],
             settings=facts["settings"],
+            groups=facts.get("groups", {}),
+            fronts={name: Place(**place) for name, place in facts.get("fronts", {}).items()},
             processes={name: Process(**process) for name, process in facts["processes"].items()},
         )
         if found.etcd is not None:
@@ -382,6 +423,8 @@ class Trial:
             "control": self.control,
             "links": [asdict(link) for link in self.links],
             "settings": self.settings,
+            "groups": self.groups,
+            "fronts": {name: asdict(place) for name, place in self.fronts.items()},
             "processes": {name: asdict(process) for name, process in self.processes.items()},
         }
         new = self.directory / (STATE_FILE + ".new")
@@ -394,13 +437,30 @@ class Trial:
 
     @property
     def addresses(self) -> list[str]:
-        """Where AMQP clients may connect."""
-        return [place.amqp for place in self.members.values()]
+        """Where AMQP clients may connect: the fronts, if there are any."""
+        return [place.amqp for place in (self.fronts or self.members).values()]
+
+    @property
+    def nodes(self) -> int:
+        return len(self.fronts or self.members)
 
     @property
     def url(self) -> str:
-        """For Tidemark's own client: all members in one URL."""
-        return f"tidemark://guest:guest@{','.join(self.addresses)}/"
+        """For Tidemark's own client, which speaks with members only: all of main in one URL."""
+        return f"tidemark://guest:guest@{','.join(self.members[name].amqp for name in self.of(MAIN))}/"
+
+    def of(self, group: str) -> list[str]:
+        """The members of a group.
+
+        Raises:
+            CommandError: there is no such group.
+        """
+        found = [name for name, place in self.members.items() if place.group == group]
+        if not found:
+            raise CommandError(
+                f"there is no group {group!r}; there are {', '.join(self.groups or [MAIN])}", 2
+            )
+        return found
 
     def data(self, name: str) -> Path:
         return self.directory / name
@@ -423,10 +483,30 @@ class Trial:
         elif self.etcd is None and not any(map(etcd_answers, self.etcd_address.split(","))):
             raise CommandError(f"no etcd answers at {self.etcd_address}; start it, or leave out --etcd")
         self.start_links()
-        for name in self.members:
+        for name in (*self.members, *self.fronts):
             if not self._runs(name):
                 self._launch(name)
         self.save()
+
+    def spread(self) -> None:
+        """Have the k-th group be led on the k-th node. Of new members the first one leads; it hands over.
+
+        Raises:
+            CommandError: a leader does not want to, or takes too long.
+        """
+        wanted = {
+            group: self.of(group)[number % len(self.of(group))] for number, group in enumerate(self.groups)
+        }
+        for group, name in wanted.items():
+            leader = self.leader(group)
+            if leader is not None and leader != name:
+                tell(self.members[leader].admin, "demote", name)
+        for group, name in wanted.items():
+            deadline = time.monotonic() + WHOLE_S
+            while self.leader(group) != name:
+                if time.monotonic() > deadline:
+                    raise CommandError(f"{name} does not lead the group {group} after {WHOLE_S:.0f} s")
+                time.sleep(0.05)
 
     def start_links(self) -> None:
         """Start the proxies, if there are to be any and they do not run."""
@@ -435,22 +515,35 @@ class Trial:
             self.processes[LINKS] = launch(command, self.log(LINKS), detached=self.detached)
 
     def start(self, name: str, settings: Mapping[str, str] | None = None) -> None:
-        """Start a member that is down, with other settings than usual if some are given."""
-        self.member(name)
+        """Start a member or front that is down, with other settings than usual if some are given."""
+        self.place(name)
         if self._runs(name):
             raise CommandError(f"{name} runs already", 2)
         self._launch(name, settings or {})
         self.save()
 
-    def join(self) -> str:
-        """Start one more member; returns its name."""
+    def join(self, group: str = "") -> list[str]:
+        """Start one more member; of a cluster of groups: of this group, or one of each and a front. Returns their names."""
         if self.links:
             raise CommandError("a cluster with proxies cannot grow: its links are laid", 2)
-        name = f"n{len(self.members) + 1}"
-        self.members[name] = Place(*(f"{HOST}:{port}" for port in free_ports(3)))
-        self._launch(name)
+        if not self.groups:
+            new = {f"n{len(self.members) + 1}": MAIN}
+        elif group:
+            new = {member_name(f"n{len(self.of(group)) + 1}", group): group}
+        else:
+            node = f"n{max(len(self.of(each)) for each in self.groups) + 1}"
+            new = {member_name(node, each): each for each in self.groups}
+        ports = (f"{HOST}:{port}" for port in free_ports(3 * len(new) + 2))
+        for name, each in new.items():
+            self.members[name] = Place(next(ports), next(ports), next(ports), each)
+        names = list(new)
+        if self.groups and not group:
+            self.fronts[node] = Place(next(ports), next(ports))
+            names.append(node)
+        for name in names:
+            self._launch(name)
         self.save()
-        return name
+        return names
 
     def kill(self, name: str) -> None:
         self._running(name).kill()
@@ -466,13 +559,14 @@ class Trial:
         self._running(name).signal(signal.SIGCONT)
 
     def down(self) -> list[str]:
-        """Stop everything, members first; returns the names of those that had to be killed."""
-        members = [name for name in self.members if self._runs(name)]
+        """Stop everything, fronts and members first; returns the names of those that had to be killed."""
         stubborn = []
-        if members:
-            with ThreadPoolExecutor(len(members)) as pool:
-                asked = dict(zip(members, pool.map(self.stop, members), strict=True))
-            stubborn = [name for name, obeyed in asked.items() if not obeyed]
+        for some in (self.fronts, self.members):
+            running = [name for name in some if self._runs(name)]
+            if running:
+                with ThreadPoolExecutor(len(running)) as pool:
+                    asked = dict(zip(running, pool.map(self.stop, running), strict=True))
+                stubborn += [name for name, obeyed in asked.items() if not obeyed]
         for name in (LINKS, ETCD):
             if self._runs(name):
                 self.processes[name].stop()
@@ -480,19 +574,21 @@ class Trial:
         self.save()
         return stubborn
 
-    def member(self, name: str) -> Place:
-        """Where this member listens.
+    def place(self, name: str) -> Place:
+        """Where this member or front listens.
 
         Raises:
-            CommandError: there is no such member.
+            CommandError: there is none of that name.
         """
-        if name not in self.members:
-            raise CommandError(f"there is no member {name!r}; there are {', '.join(self.members)}", 2)
-        return self.members[name]
+        found = self.members.get(name) or self.fronts.get(name)
+        if found is None:
+            fronts = f", and the fronts {', '.join(self.fronts)}" if self.fronts else ""
+            raise CommandError(f"there is no member {name!r}; there are {', '.join(self.members)}{fronts}", 2)
+        return found
 
     def _running(self, name: str) -> Process:
         if name != ETCD or self.etcd is None:
-            self.member(name)
+            self.place(name)
         if not self._runs(name):
             raise CommandError(f"{name} is not running; start it with 'tidemark cluster start {name}'")
         return self.processes[name]
@@ -502,22 +598,42 @@ class Trial:
         return process is not None and not process.wait_gone(0)
 
     def _launch(self, name: str, settings: Mapping[str, str] = {}) -> None:
-        place = self.members[name]
+        chosen = {"cluster.name": self.name, "cluster.secret_file": str(self.secret_file)}
         routes = {link.target: f"{HOST}:{link.listen}" for link in self.links if link.dialler == name}
-        chosen = {
-            "cluster.name": self.name,
-            "cluster.mode": self.mode,
-            "cluster.etcd": routes.pop(ETCD, self.etcd_address),
-            "cluster.size": str(len(self.members)),
-            "cluster.secret_file": str(self.secret_file),
-        }
-        if routes:
-            chosen["cluster.peers"] = ",".join(f"{peer}={address}" for peer, address in routes.items())
-        command = [sys.executable, "-m", "tidemark", "serve", "--name", name, "--data", str(self.data(name))]
-        command += ["--amqp", place.amqp, "--admin", place.admin, "--peer", place.peer]
+        command = [sys.executable, "-m", "tidemark"]
+        if name in self.fronts:
+            command += self._front(name, routes)
+        else:
+            command += self._member(name, routes, chosen)
         for key, value in (chosen | self.settings | dict(settings)).items():
             command += ["--set", f"{key}={value}"]
         self.processes[name] = launch(command, self.log(name), detached=self.detached)
+
+    def _front(self, name: str, routes: Mapping[str, str]) -> list[str]:
+        place = self.fronts[name]
+        command = ["front", "--name", name, "--amqp", place.amqp, "--admin", place.admin]
+        for group in self.groups:
+            members = [
+                f"{member}@{routes.get(member, self.members[member].peer)}" for member in self.of(group)
+            ]
+            command += ["--group", f"{group}={','.join(members)}"]
+        return command
+
+    def _member(self, name: str, routes: dict[str, str], chosen: dict[str, str]) -> list[str]:
+        place = self.members[name]
+        chosen |= {
+            "cluster.mode": self.groups.get(place.group, self.mode),
+            "cluster.etcd": routes.pop(ETCD, self.etcd_address),
+            "cluster.size": str(len(self.of(place.group))),
+        }
+        if self.groups:
+            others = ",".join(f"{group}={mode}" for group, mode in self.groups.items() if group != MAIN)
+            chosen["cluster.group"] = place.group
+            chosen |= {"cluster.groups": others} if place.group == MAIN else {}
+        if routes:
+            chosen["cluster.peers"] = ",".join(f"{peer}={address}" for peer, address in routes.items())
+        command = ["serve", "--name", name, "--data", str(self.data(name))]
+        return [*command, "--amqp", place.amqp, "--admin", place.admin, "--peer", place.peer]
 
     # Links -----------------------------------------------------------------------------------
 
@@ -537,7 +653,7 @@ class Trial:
 
     def _end(self, name: str) -> str:
         if name != ETCD:
-            self.member(name)
+            self.place(name)
         return name
 
     def _order(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -561,32 +677,34 @@ class Trial:
     # Looking ---------------------------------------------------------------------------------
 
     def look(self, names: Iterable[str] | None = None) -> list[Seen]:
-        """How the members are, all asked at the same moment."""
-        wanted = list(self.members if names is None else names)
+        """How the members and fronts are, all asked at the same moment."""
+        wanted = list((*self.members, *self.fronts) if names is None else names)
         with ThreadPoolExecutor(len(wanted)) as pool:
             seen = list(pool.map(self._see, wanted))
-        leaders = [one for one in seen if one.state == "active"]
-        if len(leaders) == 1:
-            counted = leaders[0].status.get("ready", [])
-            for one in seen:
-                one.left_out = one.state == "ready" and one.name not in counted
+        for group in self.groups or (MAIN,):
+            mine = [one for one in seen if not one.is_front and one.place.group == group]
+            leaders = [one for one in mine if one.state == "active"]
+            if len(leaders) == 1:
+                counted = leaders[0].status.get("ready", [])
+                for one in mine:
+                    one.left_out = one.state == "ready" and one.name not in counted
         return seen
 
     def _see(self, name: str) -> Seen:
-        place = self.members[name]
+        place = self.place(name)
         process = self.processes.get(name)
         state = process.state if process is not None else "gone"
-        status = ask(place.admin) if state == "running" else {}
+        status = (ask if place.peer else ask_front)(place.admin) if state == "running" else {}
         pid = process.pid if process is not None and state != "gone" else None
         return Seen(name, place, pid, state, status)
 
-    def leader(self) -> str | None:
-        """The member that says it leads and confirms, if there is exactly one."""
-        leaders = [seen.name for seen in self.look() if seen.state == "active"]
+    def leader(self, group: str = MAIN) -> str | None:
+        """The member of a group that says it leads and confirms, if there is exactly one."""
+        leaders = [seen.name for seen in self.look(self.of(group)) if seen.state == "active"]
         return leaders[0] if len(leaders) == 1 else None
 
     def wait_whole(self, timeout_s: float = WHOLE_S, names: Iterable[str] | None = None) -> list[Seen]:
-        """Wait until one member leads and all others are ready.
+        """Wait until one member of each group leads, all others are ready, and fronts serve.
 
         Raises:
             CommandError: one ended, or it takes too long; it says how far they are.
@@ -594,8 +712,7 @@ class Trial:
         deadline = time.monotonic() + timeout_s
         while True:
             seen = self.look(names)
-            states = [one.state for one in seen]
-            if states.count("active") == 1 and states.count("ready") == len(states) - 1:
+            if all(one.state in ("active", "ready", "serving") for one in seen) and self._led(seen):
                 return seen
             down = [one.name for one in seen if one.state == "down"]
             if down:
@@ -611,6 +728,13 @@ class Trial:
                 )
             time.sleep(0.05)
 
+    @staticmethod
+    def _led(seen: list[Seen]) -> bool:
+        """Whether one member leads in each group that some of these are in."""
+        members = [one for one in seen if not one.is_front]
+        leaders = [one.place.group for one in members if one.state == "active"]
+        return sorted(leaders) == sorted({one.place.group for one in members})
+
     def last_words(self, name: str, count: int = 5) -> str:
         try:
             return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-count:])
@@ -618,15 +742,41 @@ class Trial:
             return ""
 
 
+LOGIN = {"Authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}"}
+
+
 def ask(admin: str) -> dict[str, Any]:
     """What a member says of itself; nothing if it does not answer."""
-    login = base64.b64encode(b"guest:guest").decode()
+    return _asked(admin, "/api/tidemark/cluster", LOGIN)
+
+
+def ask_front(admin: str) -> dict[str, Any]:
+    """What a front says of itself; nothing if it does not answer."""
+    return _asked(admin, "/api/front", {})
+
+
+def _asked(admin: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
     try:
-        status, text = _get(admin, "/api/tidemark/cluster", {"Authorization": f"Basic {login}"})
+        status, text = _get(admin, path, headers)
         found = json.loads(text)
     except (OSError, ValueError):
         return {}
     return found if status == 200 and isinstance(found, dict) else {}
+
+
+def tell(admin: str, command: str, member: str) -> None:
+    """Have a member do something, as 'tidemark ctl member' does.
+
+    Raises:
+        CommandError: it does not want to, or does not answer.
+    """
+    api = Api(f"http://{admin}", FIRST_USER, FIRST_PASSWORD)
+    api.post(path("tidemark", "cluster", command), {"member": member})
+
+
+def member_name(node: str, group: str) -> str:
+    """The name of a member on a node; of a cluster of one group it is the node's."""
+    return f"{group}-{node}" if group else node
 
 
 def _port(address: str) -> int:

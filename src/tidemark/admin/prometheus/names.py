@@ -265,6 +265,22 @@ DETAILED_OURS: dict[str, Metric] = {
     name.replace("tidemark_", "tidemark_detailed_"): metric for name, metric in (STREAMS | PIPELINES).items()
 }
 
+FRONT: dict[str, Metric] = {
+    **_gauges(
+        "tidemark_front_",
+        connections="Clients that are connected to the front.",
+        links="Connections of the front to a group on behalf of clients.",
+        wiring_up="1 while main tells the front its wiring.",
+    ),
+    **_counters(
+        "tidemark_front_",
+        connections_opened="Clients that have connected to the front.",
+        received_bytes="Bytes that clients have sent to the front.",
+        sent_bytes="Bytes that the front has sent to clients.",
+    ),
+}
+"""Of a front, on its own admin port."""
+
 EVERY: dict[str, Metric] = {
     **TOTALS,
     **SUMS,
@@ -274,4 +290,5 @@ EVERY: dict[str, Metric] = {
     **DETAILED,
     **DETAILED_OURS,
     **CLUSTER,
+    **FRONT,
 }
