@@ -21,10 +21,13 @@ from tidemark.cli.output import show
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tidemark.cli.trial import Mode as ModeName
     from tidemark.cli.trial import Seen, Trial
 
 app = typer.Typer(
-    help="A cluster on this machine, to try it: start it, kill members, freeze them, cut links, watch.",
+    help="A cluster on this machine, to try it: start it, kill members, freeze them, cut links, watch.\n\n"
+    "Members are named after nodes: n1, n2, … In a cluster of several groups (up --group) every node has a member of each group, "
+    "GROUP-NODE, such as fast-n2, and a front, which has the node's name. All commands take names of both.",
     no_args_is_help=True,
 )
 
@@ -32,6 +35,7 @@ DIRECTORY = Path("tidemark-cluster")
 NODES_MAX = 9
 WATCH_S = 0.5
 UP_COLUMNS = ("name", "state", "amqp", "admin", "peer", "pid")
+GROUP_MODES = ("standby", "chain")
 STATUS_COLUMNS = (
     "name", "state", "epoch", "leader", "ready", "catalog", "journal", "lag", "connections", "pid", "why",
 )  # fmt: skip
@@ -40,8 +44,10 @@ Directory = Annotated[
     Path, typer.Option("--dir", envvar="TIDEMARK_TRIAL_DIR", help="Directory of the cluster.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a member, such as n1.")]
-End = Annotated[str, typer.Argument(help="Name of a member, or etcd.")]
+Node = Annotated[
+    str, typer.Argument(metavar="NODE", help="Name of a member, such as n1 or fast-n1, or of a front.")
+]
+End = Annotated[str, typer.Argument(help="Name of a member or front, or etcd.")]
 
 
 class Mode(StrEnum):
@@ -61,10 +67,18 @@ def _load(directory: Path) -> Trial:
 @app.command()
 def up(
     nodes: Annotated[
-        int | None, typer.Option(min=1, max=NODES_MAX, help="How many members.  [default: 3]")
+        int | None, typer.Option(min=1, max=NODES_MAX, help="How many members of each group.  [default: 3]")
     ] = None,
     mode: Annotated[
         Mode | None, typer.Option(help="How members follow one another.  [default: standby]")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group",
+            metavar="NAME=MODE",
+            help="A group of its own, with fronts before all; give it several times. main is always there.",
+        ),
     ] = None,
     directory: Directory = DIRECTORY,
     etcd: Annotated[
@@ -86,14 +100,26 @@ def up(
 
     They run in the background; 'tidemark cluster down' stops them. What they hold stays in the directory: 'up' again
     starts the same cluster.
+
+    With --group main=standby --group fast=chain there are members main-n1, main-n2, … and fast-n1, fast-n2, …, and fronts
+    n1, n2, …, which clients connect to. At first the k-th group is led on node k.
     """
     from tidemark.cli.serve import parse_assignments
     from tidemark.cli.trial import STATE_FILE, Trial
 
-    if (directory / STATE_FILE).exists():
+    groups = _groups(group or [], mode)
+    new = not (directory / STATE_FILE).exists()
+    if not new:
         trial = Trial.load(directory)
-        asked = {"--nodes": nodes, "--mode": mode, "--etcd": etcd, "--proxies": proxies, "--set": assignments}
-        is_now: dict[str, Any] = {"--nodes": len(trial.members), "--mode": trial.mode}
+        asked: dict[str, Any] = {
+            "--nodes": nodes,
+            "--mode": mode,
+            "--etcd": etcd,
+            "--proxies": proxies,
+            "--set": assignments,
+        }
+        asked["--group"] = groups
+        is_now: dict[str, Any] = {"--nodes": trial.nodes, "--mode": trial.mode, "--group": trial.groups}
         is_now |= {"--etcd": trial.etcd_address, "--proxies": trial.control is not None}
         for word, value in asked.items():
             if value and is_now.get(word) != value:
@@ -110,10 +136,14 @@ def up(
             etcd=etcd,
             proxies=proxies,
             settings=parse_assignments(assignments or []),
+            groups=groups,
         )
     try:
         trial.up()
         seen = trial.wait_whole()
+        if new and groups:
+            trial.spread()
+            seen = trial.wait_whole()
     except BaseException:
         trial.down()
         raise
@@ -127,6 +157,39 @@ def up(
             trial.down()
 
 
+def _groups(words: list[str], mode: Mode | None) -> dict[str, ModeName]:
+    """The groups that are asked for, main first; none if none is.
+
+    Raises:
+        CommandError: they cannot be.
+    """
+    from tidemark.cluster.config import ClusterConfig
+    from tidemark.errors import ConfigError
+
+    found: dict[str, Any] = {}
+    for word in words:
+        name, _, given = word.partition("=")
+        if given not in GROUP_MODES or name in found:
+            raise CommandError(
+                f"--group must be NAME=MODE, each name once, the mode one of {', '.join(GROUP_MODES)}; not {word!r}",
+                2,
+            )
+        found[name] = given
+    if not found:
+        return {}
+    if mode is not None and found.get("main", mode.value) != mode.value:
+        raise CommandError(f"--mode {mode.value} and --group main={found['main']} do not agree", 2)
+    first = {"main": found.get("main", (mode or Mode.standby).value)}
+    found = first | {name: given for name, given in found.items() if name != "main"}
+    try:
+        ClusterConfig(
+            name="trial", groups=tuple(f"{name}={given}" for name, given in found.items() if name != "main")
+        )
+    except ConfigError as problem:
+        raise CommandError(f"--group: {problem.problem}", 2) from None
+    return found
+
+
 def _up_row(seen: Seen) -> dict[str, Any]:
     place = seen.place
     return {
@@ -134,7 +197,7 @@ def _up_row(seen: Seen) -> dict[str, Any]:
         "state": seen.state,
         "amqp": place.amqp,
         "admin": place.admin,
-        "peer": place.peer,
+        "peer": place.peer or None,
         "pid": seen.pid,
     }
 
@@ -142,8 +205,9 @@ def _up_row(seen: Seen) -> dict[str, Any]:
 def _hints(trial: Trial, directory: Path) -> str:
     where = "" if directory == DIRECTORY else f" --dir {directory}"
     leader = next(iter(trial.members))
+    whose = "the fronts' AMQP addresses" if trial.fronts else "the AMQP addresses"
     return (
-        f"\nClients may use any of the AMQP addresses, user guest, password guest. Logs are in {trial.directory}.\n"
+        f"\nClients may use any of {whose}, user guest, password guest. Logs are in {trial.directory}.\n"
         f"Try it: 'tidemark cluster load{where}' in one terminal, 'tidemark cluster status --watch{where}' in another,\n"
         f"        then 'tidemark cluster kill {leader}{where}' and 'tidemark cluster start {leader}{where}'."
     )
@@ -171,13 +235,13 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What every member is, as it says itself: state, epoch, leader, ends of its logs, lag, connections."""
+    """What every member and front is, as it says itself: state, epoch, leader, ends of its logs, lag, connections."""
     trial = _load(directory)
     if watch and not as_json:
         _watch(trial)
         return
     while True:
-        show(_rows(trial.look()), STATUS_COLUMNS, as_json=as_json)
+        show(_rows(trial.look()), _columns(trial), as_json=as_json)
         if not watch:
             return
         time.sleep(WATCH_S)
@@ -185,18 +249,15 @@ def status(
 
 def _rows(seen: list[Seen]) -> list[dict[str, Any]]:
     """One row a member. Its lag is what the leader has in its journal and it has not on its disk, in records."""
-    furthest = max((end for one in seen if (end := one.end("ends")) is not None), default=None)
-    for one in seen:
-        if one.state in ("active", "recovering"):
-            furthest = one.end("ends")
     rows = []
     for one in seen:
-        status, mine = one.status, one.end()
+        status, mine, furthest = one.status, one.end(), _furthest(seen, one)
         ready = status.get("ready")
         durable = status.get("durable") or {}
         rows.append(
             {
                 "name": one.name,
+                "group": None if one.is_front else one.place.group,
                 "state": one.state,
                 "epoch": status.get("epoch"),
                 "leader": status.get("leader"),
@@ -213,33 +274,51 @@ def _rows(seen: list[Seen]) -> list[dict[str, Any]]:
     return rows
 
 
+def _furthest(seen: list[Seen], member: Seen) -> int | None:
+    """How far the journal of whoever leads this one's group goes; of the furthest if nobody does."""
+    mine = [one for one in seen if one.place.group == member.place.group and not one.is_front]
+    leading = [one for one in mine if one.state in ("active", "recovering")]
+    return max((end for one in leading[-1:] or mine if (end := one.end("ends")) is not None), default=None)
+
+
+def _columns(trial: Trial) -> tuple[str, ...]:
+    return ("name", "group", *STATUS_COLUMNS[1:]) if trial.groups else STATUS_COLUMNS
+
+
 def _watch(trial: Trial) -> None:
     from rich.live import Live
 
     try:
-        with Live(_drawn(_rows(trial.look())), auto_refresh=False) as live:
+        columns = _columns(trial)
+        with Live(_drawn(_rows(trial.look()), columns), auto_refresh=False) as live:
             while True:
                 time.sleep(WATCH_S)
                 # Members are killed and started by other calls meanwhile.
                 trial.processes = _load(trial.directory).processes
-                live.update(_drawn(_rows(trial.look())), refresh=True)
+                live.update(_drawn(_rows(trial.look()), columns), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-COLOURS = {"active": "bold green", "ready": "green", "catch-up": "yellow", "recovering": "yellow"}
+COLOURS = {
+    "active": "bold green",
+    "ready": "green",
+    "serving": "green",
+    "catch-up": "yellow",
+    "recovering": "yellow",
+}
 
 
-def _drawn(rows: list[dict[str, Any]]) -> Table:
+def _drawn(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     from tidemark.cli.output import cell
 
-    drawn = Table(*STATUS_COLUMNS, box=None, pad_edge=False)
+    drawn = Table(*columns, box=None, pad_edge=False)
     for row in rows:
-        texts = [Text(cell(row[column])) for column in STATUS_COLUMNS]
-        texts[1].stylize(COLOURS.get(row["state"], "red"))
+        texts = [Text(cell(row[column])) for column in columns]
+        texts[columns.index("state")].stylize(COLOURS.get(row["state"], "red"))
         drawn.add_row(*texts)
     return drawn
 
@@ -279,9 +358,18 @@ def start(node: Node, directory: Directory = DIRECTORY) -> None:
 
 
 @app.command()
-def join(directory: Directory = DIRECTORY) -> None:
-    """Start one more member, with an empty store."""
-    print(_load(directory).join())
+def join(
+    group: Annotated[
+        str, typer.Option(help="Of a cluster of several groups: only a member of this one.")
+    ] = "",
+    directory: Directory = DIRECTORY,
+) -> None:
+    """Start one more member, with an empty store; of several groups one of each, and a front.
+
+    Fronts that run learn of new members when they are started again.
+    """
+    for name in _load(directory).join(group):
+        print(name)
 
 
 # Links -------------------------------------------------------------------------------------------------------------
@@ -294,7 +382,7 @@ def cut(
     one_way: Annotated[bool, typer.Option("--one-way", help="Only from the first to the second.")] = False,
     directory: Directory = DIRECTORY,
 ) -> None:
-    """Let nothing through between two members, or a member and etcd (needs 'up --proxies')."""
+    """Let nothing through between two members, a front and a member, or a member and etcd (needs 'up --proxies')."""
     _say_links(_load(directory).cut(one, other, one_way=one_way))
 
 
@@ -338,8 +426,13 @@ def load(
 
     Prints a line a second: how many are confirmed, and the longest time in that second between two confirms. In the
     end every number must be there once and in order; exit 1 if not.
+
+    In a cluster of several groups a durable queue of each group is written to instead, through the fronts, with AMQP. What
+    had to be sent again may be there twice.
     """
     trial = _load(directory)
+    if trial.groups:
+        return _load_queues(trial, seconds, as_json=as_json)
     result = _write(trial.url, stream, seconds, quiet=as_json)
     if as_json:
         print(json.dumps(result, indent=2))
@@ -349,6 +442,29 @@ def load(
             f"{result['wrong']:,}; longest time without a confirm {result['longest_gap_ms']:,} ms"
         )
     return 1 if result["missing"] or result["wrong"] else 0
+
+
+def _load_queues(trial: Trial, seconds: float, *, as_json: bool) -> int:
+    import asyncio
+    import signal
+
+    from tidemark.cli.queue_load import QueueLoad
+
+    async def run() -> dict[str, dict[str, int]]:
+        load = QueueLoad(trial.addresses, list(trial.groups), quiet=as_json)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, load.over.set)
+        return await load.run(seconds)
+
+    results = asyncio.run(run())
+    if as_json:
+        print(json.dumps(results, indent=2))
+    else:
+        for group, result in results.items():
+            print(
+                f"{group}: confirmed {result['confirmed']:,}, missing {result['missing']:,}, twice or out of order "
+                f"{result['wrong']:,}; longest time without a confirm {result['longest_gap_ms']:,} ms"
+            )
+    return 1 if any(result["missing"] or result["wrong"] for result in results.values()) else 0
 
 
 def _write(url: str, name: str, seconds: float, *, quiet: bool) -> dict[str, int]:
