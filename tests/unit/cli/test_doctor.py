@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import email.utils
 import http.server
 import json
@@ -289,6 +291,65 @@ def test_a_peer_that_cannot_be_reached_is_found(tmp_path: Path, broker: BrokerPr
     assert levels(network.peers(away)) == {"cluster.peers": "warn"}
     there = a_config(tmp_path, **cluster, cluster__peers=f"b=127.0.0.1:{broker.address.port}")
     assert levels(network.peers(there)) == {"cluster.peers": "ok"}
+
+
+def test_a_group_that_a_front_cannot_reach_is_found(tmp_path: Path, broker: BrokerProcess) -> None:
+    there = f"a@127.0.0.1:{broker.address.port}"
+
+    def found(places: str) -> list[tuple[str, str]]:
+        findings = network.behind_front(
+            a_config(tmp_path, cluster__name="shop", listen__peer="127.0.0.1:0", front__groups=places)
+        )
+        return [(one.level.name, one.text.split(":")[0]) for one in findings]
+
+    assert list(network.behind_front(a_config(tmp_path))) == []
+    assert found(f"main={there}") == [("ok", "group main is reached")]
+    assert found(f"main={there},b@127.0.0.1:1")[0][0] == "warn"
+    assert [level for level, _ in found(f"main={there},fast=b@127.0.0.1:1")] == ["ok", "fail"]
+
+
+def test_a_group_without_members_is_found(tmp_path: Path) -> None:
+    registered = {"/tidemark/shop/groups/fast/members/": ["f1", "f2"]}
+    with an_etcd(registered) as endpoint:
+        config = a_config(
+            tmp_path,
+            cluster__name="shop",
+            listen__peer="127.0.0.1:0",
+            cluster__groups="fast=chain,safe=standby",
+            cluster__etcd=endpoint,
+        )
+        found = [(one.level.name, one.text) for one in network.groups(config)]
+    assert found[0] == ("ok", "group fast has 2 members: f1, f2")
+    assert found[1][0] == "fail" and "no member of group safe" in found[1][1]
+
+
+@contextlib.contextmanager
+def an_etcd(registered: dict[str, list[str]]) -> Iterator[str]:
+    """Answers a range as etcd's gateway does."""
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            prefix = base64.b64decode(body["key"]).decode()
+            keys = [
+                base64.b64encode((prefix + name).encode()).decode() for name in registered.get(prefix, [])
+            ]
+            text = json.dumps(
+                {"header": {}} | ({"kvs": [{"key": key} for key in keys]} if keys else {})
+            ).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
 
 
 # Certificates ----------------------------------------------------------------------------------------------------------

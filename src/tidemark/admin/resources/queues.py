@@ -96,6 +96,7 @@ def at_hand(visit: Visit) -> dict[str, paging.Key]:
         "name": lambda queue: queue.spec.name,
         "vhost": lambda queue: queue.spec.vhost,
         "type": lambda queue: queue.policy.kind,
+        "group": lambda queue: queue.spec.group or visit.broker.group,
         "durable": lambda queue: queue.spec.durable,
         "auto_delete": lambda queue: queue.spec.auto_delete,
         "exclusive": lambda queue: queue.spec.exclusive,

@@ -64,6 +64,7 @@ def describe(visit: Visit, stream: Stream) -> dict[str, Any]:
     return {
         **asdict(stream.stream()),
         "arguments": stream.spec.arguments,
+        "group": stream.spec.group or visit.broker.group,
         "node": visit.server.config.node.name,
         "history": visit.broker.streams.history.hex(),
         "state": "locked" if stream.locked else "running",
@@ -459,7 +460,8 @@ STREAM = an_object(
     dict.fromkeys(("floor", "purged", "memory_bytes", "published", "number", "history_ms"), COUNT),
     vhost=TEXT, name=TEXT, key=TEXT, shards=COUNT, live=COUNT, live_bytes=COUNT, tombstones=COUNT, held=COUNT,
     held_bytes=COUNT, first_seq=COUNT, last_seq=COUNT, boundary=COUNT, oldest_snapshot=COUNT, pins=COUNT,
-    snapshots=COUNT, marks=COUNT, registered=COUNT, consumers=COUNT, arguments=OBJECT, node=TEXT, history=TEXT,
+    snapshots=COUNT, marks=COUNT, registered=COUNT, consumers=COUNT, arguments=OBJECT, group=TEXT, node=TEXT,
+    history=TEXT,
 )  # fmt: skip
 MESSAGE_FIELDS = {
     "sequence": COUNT, "timestamp": {"type": "integer"}, "key": maybe(TEXT), "key_encoding": one_of("string", "base64"),

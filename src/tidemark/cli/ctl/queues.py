@@ -11,7 +11,16 @@ from tidemark.cli.ctl.common import Arguments, Json, Queue, Vhost, facts, group,
 
 queues = group("Queues and their messages.")
 
-COLUMNS = ("vhost", "name", "type", "durable", "messages_ready", "messages_unacknowledged", "consumers")
+COLUMNS = (
+    "vhost",
+    "name",
+    "type",
+    "group",
+    "durable",
+    "messages_ready",
+    "messages_unacknowledged",
+    "consumers",
+)
 queues.command("list")(lister("queues", COLUMNS, "All queues with their counts."))
 
 

@@ -134,6 +134,8 @@ def _checks(
         yield _safely("tls", lambda: tls.certificates(config))
         yield _safely("cluster", lambda: network.etcd(config))
         yield _safely("cluster", lambda: network.peers(config))
+        yield _safely("cluster", lambda: network.groups(config))
+        yield _safely("front", lambda: network.behind_front(config))
     if offline:
         return
     api = Api(url or _admin_url(config), user, password, ca_file)

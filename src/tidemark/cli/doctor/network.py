@@ -1,13 +1,15 @@
-"""Checks of addresses: free to listen on, or who answers there; whether etcd and the peers can be reached."""
+"""Checks of addresses: free to listen on, or who answers there; whether etcd, the peers and the groups can be reached."""
 
 from __future__ import annotations
 
+import base64
 import errno
 import http.client
 import json
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tidemark.cli.doctor.finding import Finding, fail, ok, warn
 from tidemark.config import Config, parse_address
@@ -134,6 +136,8 @@ def etcd(config: Config) -> Iterator[Finding]:
     cluster = config.cluster
     if not cluster.name or cluster.provider != "etcd":
         return
+    if config.front.groups and config.origins["cluster.etcd"] == "default":
+        return  # these are the settings of a front, which asks no etcd
     well = 0
     for endpoint in cluster.etcd:
         began = time.perf_counter()
@@ -190,3 +194,70 @@ def peers(config: Config) -> Iterator[Finding]:
                 f"peer {name} at {address}: {(problem.strerror or str(problem)).lower()}",
                 "is it running, and do firewalls let listen.peer through?",
             )
+
+
+def groups(config: Config) -> Iterator[Finding]:
+    """Whether the groups that queues may ask for have members. Etcd is asked, so it must be reached."""
+    cluster = config.cluster
+    if not cluster.groups or cluster.provider != "etcd":
+        return
+    for group in cluster.mode_of:
+        members = _registered(cluster.etcd, replace(cluster, group=group, groups=()).identity)
+        if members is None:
+            return  # that no etcd answers is a finding of its own
+        if members:
+            yield ok("cluster.groups", f"group {group} has {len(members)} members: {', '.join(members)}")
+        else:
+            yield fail(
+                "cluster.groups",
+                f"no member of group {group} is there: queues that live in it cannot be used",
+                f"start its members with cluster.group = {group}, or take it out of cluster.groups",
+            )
+
+
+def _registered(endpoints: tuple[str, ...], identity: str) -> list[str] | None:
+    """The members of a group that are alive, as etcd has them; None if it does not answer."""
+    prefix = f"/tidemark/{identity}/members/".encode()
+    begin, end = prefix, prefix[:-1] + bytes([prefix[-1] + 1])
+    body = {name: base64.b64encode(key).decode() for name, key in (("key", begin), ("range_end", end))}
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=PATIENCE_S)
+        try:
+            connection.request("POST", "/v3/kv/range", json.dumps(body | {"keys_only": True}))
+            found = json.loads(connection.getresponse().read())
+            keys = [base64.b64decode(row["key"]) for row in found.get("kvs", [])]
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            continue
+        finally:
+            connection.close()
+        return [key.removeprefix(prefix).decode() for key in keys]
+    return None
+
+
+def behind_front(config: Config) -> Iterator[Finding]:
+    """Whether a front with these settings reaches each of its groups."""
+    for group, places in config.front.places().items():
+        here, away = [], []
+        for place in places:
+            address = parse_address("front.groups", place.address)
+            words = f"{place.member} at {address}" if place.member else str(address)
+            try:
+                with socket.create_connection((address.host, address.port), PATIENCE_S):
+                    here.append(words)
+            except OSError as problem:
+                away.append(f"{words}: {(problem.strerror or str(problem)).lower()}")
+        if not here:
+            yield fail(
+                "front.groups",
+                f"no member of group {group} can be reached ({'; '.join(away)})",
+                "start it, or correct front.groups; do firewalls let listen.peer through?",
+            )
+        elif away:
+            yield warn(
+                "front.groups",
+                f"group {group} is reached, but not all of it ({'; '.join(away)})",
+                "is it running, and do firewalls let listen.peer through?",
+            )
+        else:
+            yield ok("front.groups", f"group {group} is reached: {', '.join(here)}")
