@@ -2,8 +2,8 @@
 
 `Cluster` is a trial (`tidemark.cli.trial`) with words for tests: `kill`, `freeze`, `cut` and the like happen to real
 processes, and `whole` brings everything back. `Publisher` publishes numbers with confirms over a list of addresses,
-reconnects and sends again what was not confirmed; `drained` takes everything out of a queue; `judge` says what is
-wrong with it. `Watch` looks at all members all the time and knows who ever led.
+reconnects and sends again what was not confirmed; `Consumer` takes what comes, `drained` everything that a queue has; `judge`
+says what is wrong with it. `Watch` looks at all members all the time and knows who ever led.
 
 Invariant: a number is in `confirmed` only if a broker confirmed it.
 """
@@ -35,6 +35,7 @@ from pika.exceptions import AMQPError
 
 from tidemark.cli import CommandError
 from tidemark.cli.trial import Mode, Seen, Trial
+from tidemark.model.wiring import MAIN
 
 PATIENCE_S = 30.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -73,7 +74,9 @@ class Cluster:
         proxies: bool = False,
         etcd: str = "",
         settings: Mapping[str, str] | None = None,
+        groups: Mapping[str, Mode] | None = None,
     ) -> None:
+        """With `groups` there is a member of each on every node, and a front, which clients connect to."""
         self.mode = mode
         self.trial = Trial.create(
             directory,
@@ -82,6 +85,7 @@ class Cluster:
             etcd=etcd,
             proxies=proxies,
             settings={"limits.disk_free_bytes_min": "0", "log.level": "debug", **(settings or {})},
+            groups=groups,
             detached=False,
         )
         self.names = list(self.trial.members)
@@ -89,6 +93,9 @@ class Cluster:
     def start(self) -> Cluster:
         self.trial.up()
         self.trial.wait_whole()
+        if self.trial.groups:
+            self.trial.spread()
+            self.trial.wait_whole()
         return self
 
     def close(self) -> None:
@@ -154,15 +161,18 @@ class Cluster:
 
     @property
     def leader(self) -> str:
-        """Who leads; waits until somebody does."""
+        """Who leads, in main if there are groups; waits until somebody does."""
+        return self.leader_of(MAIN)
+
+    def leader_of(self, group: str) -> str:
         found: list[str] = []
 
         def leads() -> bool:
-            name = self.trial.leader()
+            name = self.trial.leader(group)
             found[:] = [name] if name else []
             return bool(found)
 
-        wait_until("somebody leads", leads)
+        wait_until(f"somebody leads {group}", leads)
         return found[0]
 
     @property
@@ -182,11 +192,14 @@ class Cluster:
         return wait_until(f"{name} is {'/'.join(states)}", lambda: self.states()[name] in states, timeout_s)
 
     def await_equal(self, timeout_s: float = PATIENCE_S) -> None:
-        """EQ: all members hold the same logs up to the same record, on disk, and the same queues with as many
+        """EQ: all members of a group hold the same logs up to the same record, on disk, and the same queues with as many
         messages each. Traffic must have ended."""
+        for group in self.trial.groups or (MAIN,):
+            self._await_equal(self.trial.of(group), timeout_s)
 
+    def _await_equal(self, names: list[str], timeout_s: float) -> None:
         def equal() -> bool:
-            seen = self.look().values()
+            seen = self.trial.look(names)
             ends = {json.dumps(one.status.get("durable")) for one in seen}
             return len(ends) == 1 and len({json.dumps(self.queues(one.name)) for one in seen}) == 1
 
@@ -194,7 +207,8 @@ class Cluster:
             wait_until("all members hold the same", equal, timeout_s)
         except AssertionError as problem:
             told = {
-                name: (seen.status.get("durable"), self.queues(name)) for name, seen in self.look().items()
+                seen.name: (seen.status.get("durable"), self.queues(seen.name))
+                for seen in self.trial.look(names)
             }
             raise AssertionError(f"{problem}: {told}") from None
 
@@ -236,11 +250,11 @@ class Cluster:
 
     def addresses(self, *first: str) -> list[Address]:
         """Where clients may connect, some of them first."""
-        names = [*first, *(name for name in self.trial.members if name not in first)]
-        return [parse_address(self.trial.members[name].amqp) for name in names]
+        every = self.trial.fronts or self.trial.members
+        return [self.address(name) for name in (*first, *(name for name in every if name not in first))]
 
     def address(self, name: str) -> Address:
-        return parse_address(self.trial.members[name].amqp)
+        return parse_address(self.trial.place(name).amqp)
 
     @contextlib.contextmanager
     def channel(self, *names: str) -> Iterator[BlockingChannel]:
@@ -281,7 +295,8 @@ def connect(addresses: list[Address], timeout_s: float = PATIENCE_S) -> pika.Blo
 
 
 class Publisher(threading.Thread):
-    """Publishes 1, 2, 3, … to a queue with pika, each confirmed before the next, and sends again what was not."""
+    """Publishes 1, 2, 3, … to a queue, or to an exchange with that key, with pika, each confirmed before the next, and sends again
+    what was not."""
 
     def __init__(
         self,
@@ -291,8 +306,10 @@ class Publisher(threading.Thread):
         first: tuple[str, ...] = (),
         only: tuple[str, ...] = (),
         pad: int = 0,
+        exchange: str = "",
     ) -> None:
         super().__init__(daemon=True, name=f"publisher of {queue}")
+        self._exchange = exchange
         self._addresses = [cluster.address(name) for name in only] if only else cluster.addresses(*first)
         self._queue = queue
         self._pad = bytes(pad)
@@ -326,7 +343,7 @@ class Publisher(threading.Thread):
                 channel.confirm_delivery()
                 while not self._over.is_set():
                     channel.basic_publish(
-                        "", self._queue, b"%d " % number + self._pad, PERSISTENT, mandatory=True
+                        self._exchange, self._queue, b"%d " % number + self._pad, PERSISTENT, mandatory=True
                     )
                     self.confirmed.append(number)
                     self.times.append(time.monotonic())
@@ -366,6 +383,63 @@ class Publisher(threading.Thread):
     @staticmethod
     def _longest(times: list[float]) -> float:
         return max((after - before for before, after in itertools.pairwise(times)), default=float("inf"))
+
+
+class Consumer(threading.Thread):
+    """Takes what comes from a queue, in order, acknowledges each, and connects again when it must."""
+
+    def __init__(self, cluster: Cluster, queue: str, *, first: tuple[str, ...] = ()) -> None:
+        super().__init__(daemon=True, name=f"consumer of {queue}")
+        self._addresses = cluster.addresses(*first)
+        self._queue = queue
+        self._over = threading.Event()
+        self.found: list[int] = []
+        """A number may be there again when its acknowledgement was lost."""
+        self.problem: BaseException | None = None
+
+    def __enter__(self) -> Consumer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join(PATIENCE_S + 10)
+        assert not self.is_alive(), f"the {self.name} does not stop"
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._take()
+            except (AMQPError, OSError):
+                time.sleep(0.01)
+            except BaseException as problem:
+                self.problem = problem
+                return
+
+    def _take(self) -> None:
+        connection = connect(self._addresses)
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=50)
+        for method, _, body in channel.consume(self._queue, inactivity_timeout=0.1):
+            if method is not None:
+                self.found.append(int(body.split()[0]))
+                channel.basic_ack(method.delivery_tag)
+            if self._over.is_set():
+                break
+        channel.cancel()
+        connection.close()
+
+    def await_all(self, publisher: Publisher, timeout_s: float = PATIENCE_S) -> list[int]:
+        """Wait until all that was confirmed has come; what came, each number where it came first."""
+
+        def here() -> bool:
+            if self.problem is not None:
+                raise AssertionError(f"the {self.name} failed") from self.problem
+            return set(publisher.confirmed) <= set(self.found)
+
+        with contextlib.suppress(AssertionError):  # the judge says what is missing
+            wait_until(f"the {self.name} has all", here, timeout_s)
+        return list(dict.fromkeys(self.found))
 
 
 def drained(cluster: Cluster, queue: str, *names: str) -> list[int]:
@@ -477,6 +551,7 @@ __all__ = [
     "Cluster",
     "ClusterTraffic",
     "CommandError",
+    "Consumer",
     "Publisher",
     "Watch",
     "drained",

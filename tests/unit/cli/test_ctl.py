@@ -52,7 +52,7 @@ def test_queues_are_declared_listed_purged_and_deleted(ctl: Ctl) -> None:
 
     [queue] = json.loads(ctl("queues", "list", "--vhost", "/", "--json"))
     assert (queue["name"], queue["arguments"]) == ("a/b", {"x-max-length": 5})
-    assert re.search(r"^/ +a/b +classic +yes +0 +0 +0$", ctl("queues", "list"), re.MULTILINE)
+    assert re.search(r"^/ +a/b +classic +main +yes +0 +0 +0$", ctl("queues", "list"), re.MULTILINE)
     ctl("queues", "lock", "a/b")
     assert json.loads(ctl("queues", "list", "--json"))[0]["state"] == "locked"
     ctl("queues", "unlock", "a/b")
