@@ -216,13 +216,14 @@ def test_a_broker_runs_with_the_example_for_one_node(somewhere: Path) -> None:
 # Systemd, Docker, Kubernetes ---------------------------------------------------------------------------------
 
 
-def test_the_systemd_unit_is_understood_and_confined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["tidemark.service", "tidemark-front.service", "tidemark@.service"])
+def test_the_systemd_units_are_understood_and_confined(tmp_path: Path, name: str) -> None:
     analyze = needed("systemd-analyze")
     program = tmp_path / "tidemark"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    unit = tmp_path / "tidemark.service"
-    text = (PACKAGING / "systemd/tidemark.service").read_text()
+    unit = tmp_path / name.replace("@", "@fast")
+    text = (PACKAGING / "systemd" / name).read_text()
     unit.write_text(
         text.replace("/opt/tidemark/bin/tidemark", str(program)).replace("file:/usr", "file:///usr")
     )

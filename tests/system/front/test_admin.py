@@ -61,7 +61,7 @@ def test_a_front_tells_who_is_connected_and_what_was_carried(tmp_path: Path, bro
 def test_a_front_that_no_leader_of_main_tells_its_wiring_is_not_well(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.touch(0o600)
-    secret.write_text("a secret")
+    secret.write_text("a secret of all groups")
     cluster = ("--cluster.name", "shop", "--cluster.secret-file", str(secret))
     front = started(tmp_path / "front", *cluster, main=f"a@{NOBODY}", fast=f"b@{NOBODY}")
     try:
