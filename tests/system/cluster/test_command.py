@@ -117,9 +117,46 @@ def test_links_can_be_cut_slowed_and_healed_by_hand(shell: Shell) -> None:
     wait_until("it is back", lambda: shell.states()[backup] == "ready")
 
 
+@pytest.mark.slow
+def test_a_cluster_of_several_groups_is_started_hurt_and_watched_by_hand(shell: Shell) -> None:
+    """H-44 with two groups: names of members and fronts, leaders on nodes of their own, load over a kill of each kind."""
+    text = shell.run("up", "--nodes", "2", "--group", "fast=chain")
+    assert text.count("active") == 2 and text.count("serving") == 2 and "the fronts' AMQP addresses" in text
+    rows = {row["name"]: row for row in shell.rows()}
+    assert list(rows) == ["main-n1", "main-n2", "fast-n1", "fast-n2", "n1", "n2"]
+    assert [name for name, row in rows.items() if row["state"] == "active"] == ["main-n1", "fast-n2"]
+    assert [rows[name]["group"] for name in ("main-n2", "fast-n1", "n1")] == ["main", "fast", None]
+    assert shell.run("status").splitlines()[0].split()[:3] == ["name", "group", "state"]
+
+    load = subprocess.Popen(
+        [sys.executable, "-m", "tidemark", "cluster", "load", "--seconds", "8", "--json"],
+        cwd=shell.directory, env=shell.environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(2)
+    shell.run("kill", "fast-n2")
+    time.sleep(1)
+    shell.run("kill", "n1")
+    output, _ = load.communicate(timeout=90)
+    results = json.loads(output)
+    assert load.returncode == 0, results
+    assert set(results) == {"main", "fast"}
+    for result in results.values():
+        assert result["missing"] == 0 == result["wrong"] and result["confirmed"] > 20
+
+    assert shell.states()["fast-n2"] == "down" == shell.states()["n1"]
+    shell.run("start", "fast-n2")
+    shell.run("start", "n1")
+    wait_until("it is ready", lambda: shell.states()["fast-n2"] == "ready")
+    wait_until("it serves", lambda: shell.states()["n1"] == "serving")
+    assert shell.run("join", "--group", "fast").split() == ["fast-n3"]
+    assert "--group" in shell.run("up", "--group", "slow=chain", code=2)
+
+
 def test_wrong_calls_say_what_to_do(shell: Shell) -> None:
     assert "'tidemark cluster up'" in shell.run("status", code=2)
     assert "--nodes" in shell.run("up", "--nodes", "0", code=2)
+    assert "NAME=MODE" in shell.run("up", "--group", "fast", code=2)
+    assert "do not agree" in shell.run("up", "--mode", "chain", "--group", "main=standby", code=2)
     assert "no etcd answers" in shell.run("up", "--etcd", "127.0.0.1:1", code=1)
     assert "there is no member 'n9'" in shell.run("kill", "n9", code=2)
     assert "--proxies" in shell.run("cut", "n1", "n2", code=2)
