@@ -22,6 +22,9 @@ const DEFINITIONS = [
   ["stream-history", "number"],
   ["stream-tombstone-lease", "number"],
   ["stream-pin-bytes-max", "number"],
+  ["group", "text"],
+  ["mode", "text"],
+  ["replicate", "text"],
 ];
 const OPERATOR = DEFINITIONS.filter(([name]) => ["message-ttl", "max-length", "max-length-bytes", "expires", "delivery-limit", "max-age"].includes(name));
 const APPLIES = [["all", "queues, streams and exchanges"], ["queues", "queues and streams"], ["classic_queues", "classic queues"], ["streams", "streams"], ["exchanges", "exchanges"]];

@@ -79,6 +79,7 @@ export function openQueue(page) {
       one.memory !== undefined && ["Memory", bytes(one.memory)],
       ["Published in all", count(one.message_stats?.publish ?? 0)],
       ["Node", one.node ?? "–"],
+      ["Group", one.group ?? "–"],
       one.head_message_timestamp && ["Oldest message of", moment(one.head_message_timestamp * 1000)],
       one.idle_since && ["Idle since", one.idle_since],
       ...Object.entries(one.arguments ?? {}).map(([key, value]) => [h("code", null, key), typeof value === "object" ? JSON.stringify(value) : String(value)]),

@@ -23,6 +23,9 @@ export const QUEUE_ARGUMENTS = [
   ["x-stream-shards", "number"],
   ["x-max-age", "text"],
   ["x-stream-history", "number"],
+  ["x-group", "text"],
+  ["x-mode", "text"],
+  ["x-replicate", "text"],
 ];
 
 const SHORT = { "x-message-ttl": "TTL", "x-max-length": "Lim", "x-max-length-bytes": "Lim B", "x-dead-letter-exchange": "DLX", "x-dead-letter-routing-key": "DLK", "x-expires": "Exp", "x-max-priority": "Pri", "x-overflow": "Ovfl", "x-single-active-consumer": "SAC", "x-delivery-limit": "DL" };
