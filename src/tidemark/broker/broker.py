@@ -391,16 +391,20 @@ class Broker:
         """What a connection of this user does in this virtual host. Without a `sink` it counts as none.
 
         `by_front`: it came over a proven link, and a front speaks for the user; `own`: it speaks for nobody, may do
-        everything and is not counted.
+        everything and is not counted. Users and virtual hosts are main's: a broker of another group takes a front's word
+        for what the user may do, and makes a virtual host that it does not have.
 
         Raises:
             NotAllowed: there is no such virtual host, the user has no permission in it, or one of the two has as
                 many connections as it may.
         """
+        vouched = by_front and self.group != MAIN
+        if vouched and vhost not in self.vhosts:
+            self.put(VhostSpec(vhost))
         host = self.vhosts.get(vhost)
         if host is None:
             raise NotAllowed(reason=f"vhost {vhost} not found; make it with: tidemark ctl vhosts add {vhost}")
-        if not own and not self.access.may_enter(user, vhost):
+        if not (own or vouched) and not self.access.may_enter(user, vhost):
             raise NotAllowed(reason=f"access to vhost '{vhost}' refused for user '{user}'")
         if sink is not None and not own:
             self.usage.check_connection(vhost, user)

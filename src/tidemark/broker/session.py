@@ -51,7 +51,7 @@ from tidemark.errors import (
     StreamReset,
 )
 from tidemark.model.runs import Taken
-from tidemark.model.wiring import Arguments, BindingSpec, ExchangeSpec, QueueSpec
+from tidemark.model.wiring import MAIN, Arguments, BindingSpec, ExchangeSpec, QueueSpec
 from tidemark.ports import Sink, StreamSink
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ class Session:
         """It came over a link of a front, which has routed what it publishes and asked whether the user may."""
         self.own = own
         """There is no user behind that front: it may do everything, and limits are not for it."""
+        self._vouched = by_front and broker.group != MAIN
+        """Permissions are main's, and the front has asked them."""
         self.owned: dict[Queue, None] = {}
         self._sink = sink
 
@@ -472,7 +474,8 @@ class Session:
     def _check(self, permission: Permission, kind: Any, name: str) -> None:
         if self.own:
             return
-        self.broker.access.check(self.user, self.vhost.name, permission, kind, name)
+        if not self._vouched:
+            self.broker.access.check(self.user, self.vhost.name, permission, kind, name)
         if kind == "queue" and name == OUTBOX and permission != "read":
             # What is in there is routed without asking whether its sender may: only the broker puts things in.
             raise AccessRefused(reason=f"queue '{name}' in vhost '{self.vhost.name}' is the broker's own")
@@ -482,7 +485,7 @@ class Session:
             self.broker.usage.check_queue(self.vhost.name, name, len(self.vhost.queues))
 
     def _check_topic(self, permission: Any, exchange: str, key: str) -> None:
-        if not self.own:
+        if not (self.own or self._vouched):
             self.broker.access.check_topic(self.user, self.vhost.name, permission, exchange, key)
 
     def _check_dead_letter_exchange(self, queue: str, exchange: Any) -> None:

@@ -19,12 +19,14 @@ from tidemark.frontend.services import FrontEnd, Login, PeerInfo, Verdict
 from tidemark.frontend.stream.config import StreamConfig
 from tidemark.frontend.stream.pace import Pace
 from tidemark.model.arena import Arena
+from tidemark.model.wiring import MAIN
 
 
 class NoBroker:
     """Stands where front ends look for the broker."""
 
     blocked: str | None = None
+    group = MAIN
 
     def __init__(self, refusal: Callable[[], TidemarkError]) -> None:
         self._refusal = refusal

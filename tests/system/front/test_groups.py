@@ -14,7 +14,12 @@ from helpers.broker import BrokerProcess
 from helpers.etcd import PROGRAM, Etcd
 from helpers.front import FrontProcess
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ConnectionClosedByBroker, UnroutableError
+from pika.exceptions import (
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+    ProbableAuthenticationError,
+    UnroutableError,
+)
 from system.cluster.cluster import PERSISTENT, fresh, wait_until
 from system.cluster.test_groups import Groups, peers
 
@@ -128,6 +133,30 @@ def test_main_sees_the_address_of_the_client(groups: Groups, front: BrokerProces
     port = channel.connection._impl._transport._sock.getsockname()[1]
     names = [one["name"] for one in groups.main.admin(groups.main.leader, "GET", "/api/connections")]
     assert any(f"127.0.0.1:{port} ->" in name for name in names)
+
+
+def test_users_and_virtual_hosts_are_mains_alone(groups: Groups, front: BrokerProcess) -> None:
+    user, vhost, queue = fresh("user"), fresh("vhost"), fresh("queue")
+    for path, body in (
+        (f"/api/vhosts/{vhost}", {}),
+        (f"/api/users/{user}", {"password": "secret", "tags": ""}),
+        (f"/api/permissions/{vhost}/{user}", {"configure": ".*", "write": ".*", "read": f"{queue}-not"}),
+    ):
+        groups.main.admin(groups.main.leader, "PUT", path, body)
+    address = front.address
+    login = pika.PlainCredentials(user, "secret")
+    where = pika.ConnectionParameters(address.host, address.port, vhost, login)
+    channel = pika.BlockingConnection(where).channel()
+    channel.queue_declare(queue, durable=True, arguments=ELSEWHERE)
+    channel.confirm_delivery()
+    channel.basic_publish("", queue, b"m", PERSISTENT, mandatory=True)
+    assert groups.fast.admin(groups.fast.leader, "GET", f"/api/queues/{vhost}/{queue}")["messages"] == 1
+    with pytest.raises(ChannelClosedByBroker, match="403"):
+        channel.basic_get(queue)
+    with pytest.raises(ProbableAuthenticationError):
+        pika.BlockingConnection(
+            pika.ConnectionParameters(address.host, address.port, vhost, pika.PlainCredentials(user, "wrong"))
+        )
 
 
 def test_a_queue_is_deleted_everywhere(groups: Groups, front: BrokerProcess) -> None:

@@ -41,7 +41,7 @@ from tidemark.frontend.amqp091.channel import Answer, Channel
 from tidemark.frontend.amqp091.replies import NAMES, reply_text
 from tidemark.frontend.services import ConnectionStatistics, Login, PeerInfo, Services, Verdict
 from tidemark.model.runs import PublishRun
-from tidemark.model.wiring import FRONT_USER
+from tidemark.model.wiring import FRONT_USER, MAIN
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
 from tidemark.wire.amqp091.handshake import Handshake, ProtocolHeader, header_fits
 from tidemark.wire.amqp091.handshake import State as Step
@@ -336,6 +336,10 @@ class Amqp091:
             return
         credentials = self._handshake.agreed.credentials
         assert credentials is not None
+        if self.peer.front and self.services.broker.group != MAIN:
+            # Users are main's, and a front comes here when main has let its client in.
+            self.verdict(Verdict(credentials.user))
+            return
         try:
             password = credentials.password.decode()
         except UnicodeDecodeError:
