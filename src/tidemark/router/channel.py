@@ -497,7 +497,9 @@ class Channel:
                     if before is not routes:
                         ways = self._ways(exchange, key, routes)
                         known[exchange, key] = routes, ways
-                alike = not refused and all(len(way.heads) == 1 for way in ways)
+                # Groups number what they are given: all of one message goes before any of the next, unless each is one
+                # publish to each group.
+                alike = not refused and _is_one_each(ways)
                 end = stretch(run, row, LOOKED_AT) if alike else row + 1
                 self._send(out, ways, run, row, end)
                 row = end
@@ -807,6 +809,11 @@ HANDLERS: dict[type[Method], Callable[[Channel, Any], Handler]] = {
     TxCommit: Channel._commit,
     TxRollback: Channel._commit,
 }
+
+
+def _is_one_each(ways: Sequence[_Way]) -> bool:
+    """Whether no group gets a message in more than one publish."""
+    return len({way.group for way in ways}) == len(ways) and all(len(way.heads) == 1 for way in ways)
 
 
 def _swallow(_: Piece) -> None:

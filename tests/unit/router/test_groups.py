@@ -205,6 +205,24 @@ def test_a_message_for_more_queues_than_fit_into_a_frame_reaches_them_all(front:
     assert {fast.ready(f"{number:0200}") for number in range(40)} == {1}
 
 
+def test_messages_for_more_queues_than_fit_into_a_frame_are_each_answered_for_all_of_them(
+    front: Front,
+) -> None:
+    client = front.open(frame_max=4096)
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    for number in range(40):
+        limits = full if number == 39 else {}
+        client.declare(f"{number:0200}", durable=True, arguments=ELSEWHERE | limits)
+        client.ask(1, methods.QueueBind(queue=f"{number:0200}", exchange="amq.fanout"))
+    client.publish(1, f"{39:0200}", b"x")
+    client.ask(1, methods.ConfirmSelect())
+    client.publish(1, "", b"1", b"2", b"3", b"4", exchange="amq.fanout")
+    told: list[bool] = []
+    for answer in client.read_all():
+        told += [isinstance(answer, methods.BasicAck)] * (answer.delivery_tag - len(told))
+    assert told == [False] * 4
+
+
 def test_properties_that_leave_no_room_for_names_are_refused(front: Front) -> None:
     client = front.open(frame_max=4096)
     client.declare("q", durable=True, arguments=ELSEWHERE)
