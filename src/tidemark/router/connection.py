@@ -389,7 +389,8 @@ class Router:
                 self._reply(told)
             self._end("login refused")
         elif self.state is State.FINISHING:
-            self._finish()
+            # It may not have taken all that the client did: Close-Ok would say that it has.
+            self._lose(link, close.reply_text)
         else:
             self._pass_on_close(close)
 
@@ -400,6 +401,9 @@ class Router:
             link.again()
             self.outside.dial(link, "")
             return
+        self._lose(link, why)
+
+    def _lose(self, link: Link, why: str) -> None:
         sentence = f"the leader of group '{link.group}' cannot be reached: {why}"
         self.outside.note("warning", "leader lost", connection=str(self.peer), group=link.group, why=why)
         if self.state is State.OPENING:
@@ -560,7 +564,7 @@ class Router:
         """Close the links when every channel has done what was asked of it; a channel says so, too."""
         if self.state is State.FINISHING and not self._channels.waiting:
             for link in list(self.links.values()):
-                link.close()
+                link.finish()
             self._finish()
 
     def _finish(self) -> None:

@@ -7,7 +7,7 @@
 
 The handshake is made with the client's own credentials. What the link hears on channel 0 that is not its own
 business, and all that it hears on other channels, it gives to its `Owner`. What is sent before the link is open
-waits.
+waits, and so does the Close behind it when the client is done.
 
 Invariant: nothing of a client is sent before the leader has let the client in, and in the order it was given.
 """
@@ -126,6 +126,8 @@ class Link:
         self._out: list[bytes] = []
         self._later: list[bytes] = []
         """For when the link is open."""
+        self._finishing = False
+        """The client has said all: Close follows what waits."""
         self._tuned = self._asked = False
         self._heard_ms = self._sent_ms = owner.now_ms
 
@@ -193,6 +195,8 @@ class Link:
                 self._later = []
                 self.owner.link_touched(self)
                 self.owner.link_opened(self)
+                if self._finishing:
+                    self.close()
             case _:
                 self.owner.link_told(self, method)
 
@@ -259,6 +263,13 @@ class Link:
         return self.state is not State.OPEN or self.owner.room()
 
     # The end ---------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The client has said all: close when the leader has what waits for it."""
+        if self._later:
+            self._finishing = True
+        else:
+            self.close()
 
     def close(self, code: int = 200, text: str = "") -> None:
         """The client goes: tell the leader and wait for its answer, if there is one to wait for."""

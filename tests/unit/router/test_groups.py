@@ -8,6 +8,7 @@ import pytest
 from unit.frontend.harness import PERSISTENT, Client, Content, World, publish_frames
 from unit.router.harness import Front
 
+from tidemark.errors import NotAllowed
 from tidemark.model.wiring import PermissionSpec
 from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091 import methods
@@ -518,6 +519,55 @@ def test_a_group_that_cannot_be_reached_is_a_reason_too(front: Front) -> None:
     close = client.read()
     assert close.reply_code == 320
     assert "group 'fast' cannot be reached: nobody listens" in close.reply_text
+
+
+def test_what_is_published_right_before_a_close_reaches_a_group_that_is_still_dialled(
+    client: Client, front: Front, fast: World
+) -> None:
+    other = front.open()
+    other.write(publish_frames(1, "there", b"x") * 2 + encode_method(0, methods.ConnectionClose()))
+    assert other.read_all() == [methods.ConnectionCloseOk()]
+    assert fast.ready("there") == 2
+
+
+def test_a_close_is_answered_when_a_group_that_was_still_dialled_has_it_all(
+    client: Client, front: Front, fast: World
+) -> None:
+    fast.syncing = False
+    other = front.open()
+    published = publish_frames(1, "there", b"x", properties=PERSISTENT)
+    other.write(
+        encode_method(1, methods.ConfirmSelect(no_wait=True))
+        + published
+        + encode_method(0, methods.ConnectionClose())
+    )
+    assert other.read_all() == []
+    fast.sync()
+    front.turn()
+    assert other.read_all() == [methods.BasicAck(1, False), methods.ConnectionCloseOk()]
+
+
+def test_a_close_is_not_answered_when_a_group_cannot_be_given_what_the_client_sent(
+    client: Client, front: Front
+) -> None:
+    front.away["fast"] = "nobody listens"
+    other = front.open()
+    other.write(publish_frames(1, "there", b"x") + encode_method(0, methods.ConnectionClose()))
+    assert other.read_all() == []
+    assert other.front_end.closed
+
+
+def test_a_close_is_not_answered_when_a_group_refuses_what_the_client_sent(
+    client: Client, front: Front, fast: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise NotAllowed(reason="not here")
+
+    monkeypatch.setattr(fast.broker, "open_session", refuse)
+    other = front.open()
+    other.write(publish_frames(1, "there", b"x") + encode_method(0, methods.ConnectionClose()))
+    assert other.read_all() == []
+    assert other.front_end.closed
 
 
 def test_a_client_is_blocked_while_one_group_is(client: Client, front: Front) -> None:
