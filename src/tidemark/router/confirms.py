@@ -5,6 +5,10 @@ to the client when every group that it went to has confirmed its part, and refus
 to the client in the order of its numbers, each covering all before it that have had none, as those of a broker do;
 an answer of a group is read in the same way.
 
+A group may give back a part, without a word about whose it is: it is given to another group instead, and the oldest
+publish that waits for the first waits for that, too, and so do all behind it. If it is refused, so are all that it may
+have been of.
+
 Invariant: every number gets exactly one answer, and the numbers answered are always 1 … `answered`.
 """
 
@@ -24,8 +28,10 @@ class _Entry:
     """The client's numbers up to `last` that went the same way."""
 
     last: int
-    group: str
-    """Where each of them went as one publish; empty if they went elsewhere, too, or are several there."""
+    groups: tuple[str, ...]
+    """Where they went."""
+    alike: bool
+    """Each of them went there as one publish, and there only: they are answered one by one."""
     left: int = 1
     """How many parts have no answer."""
     accepted: bool = True
@@ -41,12 +47,16 @@ class _Part:
     last: int
     entry: _Entry
     accepted: bool = True
+    instead_of: str = ""
+    """The group that was given it before."""
+    up_to: int = 0
+    """The client's newest number then."""
 
 
 class Confirms:
     """The unconfirmed publishes of one channel."""
 
-    __slots__ = ("_entries", "_parts", "_sent", "answered", "published")
+    __slots__ = ("_entries", "_parts", "_refused", "_sent", "_settled", "answered", "published")
 
     def __init__(self) -> None:
         self.published = 0
@@ -54,6 +64,10 @@ class Confirms:
         self._entries: deque[_Entry] = deque()
         self._parts: dict[str, deque[_Part]] = {}
         self._sent: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
+        """By group: the client's numbers up to this one that went there and have no answer yet are refused."""
+        self._settled = 0
+        """No entry that ends here or before may grow."""
 
     def __len__(self) -> int:
         """How many publishes have no answer yet."""
@@ -69,20 +83,21 @@ class Confirms:
 
     def _add_one(self, parts: Sequence[tuple[str, int]]) -> None:
         self.published += 1
-        entry = _Entry(self.published, "", left=0)
+        entry = _Entry(self.published, tuple(group for group, _ in parts), alike=False, left=0)
         self._entries.append(entry)
         for group, count in parts:
             self._add_part(group, count, entry)
 
     def _add_alike(self, group: str, count: int) -> None:
+        may_grow = self.published > self._settled
         self.published += count
         entries, parts = self._entries, self._parts.get(group)
-        if entries and entries[-1].group == group and parts and parts[-1].entry is entries[-1]:
+        if may_grow and entries and entries[-1].alike and parts and parts[-1].entry is entries[-1]:
             entries[-1].last = self.published
             parts[-1].last += count
             self._sent[group] += count
             return
-        entry = _Entry(self.published, group, left=0)
+        entry = _Entry(self.published, (group,), alike=True, left=0)
         entries.append(entry)
         self._add_part(group, count, entry)
 
@@ -97,17 +112,14 @@ class Confirms:
 
         Which of the publishes that wait for `group` it was is not known, so all of them wait for it.
         """
-        sent = self._sent.get(instead, 0) + 1
-        self._sent[instead] = sent
-        waiting = [part.entry for part in self._parts.get(group, ())]
-        queue = self._parts.setdefault(instead, deque())
-        for entry in waiting:
-            if entry.group:
-                entry.group = ""  # it has parts elsewhere now: nothing is added to it any more
-            entry.left += 1
-            queue.append(_Part(sent, sent, entry))
-        if not waiting:
-            queue.append(_Part(sent, sent, _Entry(0, "", left=1)))
+        sent = self._sent[instead] = self._sent.get(instead, 0) + 1
+        waiting = self._parts.get(group)
+        entry = waiting[0].entry if waiting else _Entry(0, (), alike=False, left=0)
+        entry.alike = False  # it is answered when all of it is
+        entry.left += 1
+        self._settled = self.published
+        part = _Part(sent, sent, entry, instead_of=group, up_to=self.published)
+        self._parts.setdefault(instead, deque()).append(part)
 
     def take(self, group: str, tag: int, accepted: bool) -> list[Answer]:
         """A group has answered all up to `tag`. Returns what the client can be told now."""
@@ -117,7 +129,7 @@ class Confirms:
             part.accepted &= accepted
             entry = part.entry
             if part.last > tag:
-                if entry.group:
+                if entry.alike:
                     # Each number of the entry is one of the group's: so many of them are answered.
                     entry.answers.append((entry.last - (part.last - tag), accepted))
                     part.first = tag + 1
@@ -126,7 +138,10 @@ class Confirms:
             parts.popleft()
             entry.left -= 1
             entry.accepted &= part.accepted
-            if entry.group:
+            if part.instead_of and not part.accepted:
+                before = self._refused.get(part.instead_of, 0)
+                self._refused[part.instead_of] = max(before, part.up_to)
+            if entry.alike:
                 entry.answers.append((entry.last, accepted))
             elif not entry.left:
                 entry.answers.append((entry.last, entry.accepted))
@@ -137,9 +152,11 @@ class Confirms:
         entries = self._entries
         while entries:
             entry = entries[0]
-            if not entry.group and entry.left:
+            if not entry.alike and entry.left:
                 break
-            for last, accepted in entry.answers:
+            refused = bool(self._refused) and self._is_refused(entry)
+            for last, told in entry.answers:
+                accepted = told and not refused
                 if found and accepted and found[-1][1]:
                     found[-1] = last, True
                 else:
@@ -149,6 +166,9 @@ class Confirms:
                 break
             entries.popleft()
         return [self._answer(last, accepted) for last, accepted in found if last > self.answered]
+
+    def _is_refused(self, entry: _Entry) -> bool:
+        return any(entry.last <= self._refused.get(group, 0) for group in entry.groups)
 
     def _answer(self, last: int, accepted: bool) -> Answer:
         several = last - self.answered > 1
