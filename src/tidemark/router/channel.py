@@ -731,10 +731,17 @@ class Channel:
     def _delete_queue(self, method: QueueDelete) -> Handler:
         yield Fresh()
         group, name = self._home(method.queue)
-        yield from self._ready(group, name, "configure")
+        router, wiring = self._router, self._wiring
+        spec = wiring.spec_of(router.vhost, name) if group != MAIN else None
+        if group != MAIN:
+            wiring.check(router.vhost, router.user, "configure", name)
         (piece,) = yield Ask((group,), _waited_for(replace(method, queue=name)))
         if group != MAIN:
-            yield Ask((MAIN,), QueueDelete(queue=name))
+            if spec is not None:
+                router.seen.discard((name, spec.number))
+            # Main's queue of that name may hold messages that nobody has moved on yet. If it stays for them, whoever uses
+            # the queue next makes it again in its group.
+            yield Ask((MAIN,), QueueDelete(queue=name, if_empty=method.if_empty))
         return None if method.no_wait else piece[3]
 
     def _purge_queue(self, method: QueuePurge) -> Handler:

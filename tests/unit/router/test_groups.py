@@ -88,6 +88,28 @@ def test_a_queue_is_deleted_in_its_group_first_and_then_in_main(
     assert "there" not in fast.broker.vhosts["/"].queues
 
 
+def test_a_queue_is_not_empty_while_main_has_messages_for_it(
+    client: Client, front: Front, fast: World
+) -> None:
+    client.ask(2, methods.BasicGet(queue="there"))
+    front.main.open().publish(1, "there", b"x", properties=PERSISTENT)
+    close = client.ask(1, methods.QueueDelete(queue="there", if_empty=True))
+    assert (close.reply_code, close.class_id, close.method_id) == (406, 50, 40)
+    assert front.main.ready("there") == 1
+    assert client.ask(2, methods.BasicGet(queue="there")) == methods.BasicGetEmpty()
+    assert "there" in fast.broker.vhosts["/"].queues
+
+
+def test_a_queue_that_main_and_its_group_do_not_agree_on_can_be_deleted(
+    client: Client, front: Front, fast: World
+) -> None:
+    other = {"queue": "there", "durable": True, "arguments": ELSEWHERE | {"x-max-length": 5}}
+    front.main.open().ask(1, methods.QueueDelete(queue="there"))
+    assert client.ask(1, methods.QueueDeclare(**other)).reply_code == 406
+    assert client.ask(2, methods.QueueDelete(queue="there")) == methods.QueueDeleteOk(0)
+    assert client.ask(2, methods.QueueDeclare(**other)) == methods.QueueDeclareOk("there", 0, 0)
+
+
 def test_what_need_not_be_answered_is_done_in_order_and_not_answered(client: Client, fast: World) -> None:
     client.write(
         encode_method(1, methods.QueueDeclare(queue="more", durable=True, no_wait=True, arguments=ELSEWHERE))
