@@ -147,6 +147,8 @@ class Ask:
 
     groups: tuple[str, ...]
     method: Method
+    then: Callable[[str], None] | None = None
+    """Called with each group when it answers, before what it says next is taken."""
 
 
 Handler: TypeAlias = Generator[Fresh | Ask, list[Piece], bytes | None]
@@ -356,6 +358,8 @@ class Channel:
         def taking(group: str) -> Callable[[Piece], None]:
             def take(piece: Piece) -> None:
                 answers[group] = piece
+                if ask.then is not None:
+                    ask.then(group)
                 if len(answers) == len(ask.groups):
                     self._step([answers[each] for each in ask.groups])
 
@@ -673,11 +677,14 @@ class Channel:
         (piece,) = yield Ask((MAIN,), _waited_for(method))
         return None if _is_no_wait(method) else piece[3]
 
-    def _pass_to_all(self, method: BasicRecover | ConfirmSelect | BasicQos) -> Handler:
+    def _recover(self, method: BasicRecover) -> Handler:
+        # A group that has answered delivers anew while others are still asked.
+        pieces = yield Ask(self._groups(), method, self._tags.forget)
+        return pieces[0][3]
+
+    def _pass_to_all(self, method: ConfirmSelect | BasicQos) -> Handler:
         pieces = yield Ask(self._groups(), _waited_for(method))
         match method:
-            case BasicRecover():
-                self._tags.clear()
             case ConfirmSelect() if self._confirms is None:
                 self._confirms = Confirms()
             case BasicQos(global_=global_):
@@ -810,7 +817,7 @@ HANDLERS: dict[type[Method], Callable[[Channel, Any], Handler]] = {
     BasicConsume: Channel._consume,
     BasicCancel: Channel._cancel,
     BasicGet: Channel._get,
-    BasicRecover: Channel._pass_to_all,
+    BasicRecover: Channel._recover,
     ConfirmSelect: Channel._pass_to_all,
     TxSelect: Channel._select_transactions,
     TxCommit: Channel._commit,

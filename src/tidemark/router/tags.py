@@ -139,6 +139,10 @@ class Tags:
                 spans.remove(span)
             tag = end + 1
 
+    def forget(self, group: str) -> None:
+        """All that was outstanding of a group has gone back to its queues."""
+        self._spans = [span for span in self._spans if span.group != group]
+
     def clear(self) -> None:
         """All that was outstanding has gone back to its queues."""
         self._spans.clear()

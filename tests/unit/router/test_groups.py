@@ -397,6 +397,28 @@ def test_messages_of_both_groups_have_one_row_of_tags(client: Client, front: Fro
     assert front.main.ready("here") == fast.ready("there") == 0
 
 
+def test_what_a_group_delivers_anew_while_another_is_asked_to_recover_can_be_settled(
+    client: Client, front: Front, fast: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consume_both(client)
+    client.publish(2, "", b"x", exchange="both")
+    assert tags(client.read_all()) == [1, 2]
+    (wire,) = (wire for link, wire in front.wires.items() if link.group == "fast")
+    said: list[bytes] = []
+    with monkeypatch.context() as slow:
+        slow.setattr(wire, "hear", said.append)
+        client.send(1, methods.BasicRecover(True))
+        assert tags(client.read_all()) == [3]
+    wire.hear(b"".join(said))
+    front.turn()
+    assert tags(client.read_all()) == [4]
+    client.send(1, methods.BasicAck(3, False))
+    client.send(1, methods.BasicAck(4, False))
+    assert client.read_all() == []
+    assert client.ask(1, methods.ChannelClose()) == methods.ChannelCloseOk()
+    assert front.main.ready("here") == fast.ready("there") == 0
+
+
 def test_what_is_given_back_goes_to_its_own_queue(client: Client, front: Front, fast: World) -> None:
     client.publish(2, "", b"x", exchange="both")
     first, second = (client.ask(1, methods.BasicGet(queue=queue)) for queue in ("here", "there"))

@@ -79,6 +79,12 @@ def test_every_message_is_settled_at_its_group_exactly_as_the_client_said(dice: 
             if kept:
                 outstanding |= {new + i: (group, first + i) for i in range(count)}
             continue
+        if dice.random() < 0.1:
+            group = dice.choice("abc")
+            tags.forget(group)
+            outstanding = {tag: one for tag, one in outstanding.items() if one[0] != group}
+            assert len(tags) == len(outstanding)
+            continue
         last = dice.randrange(1, tags.last + 2)
         first = dice.choice([0, last, max(1, last - 2)])
         named = [tag for tag in outstanding if (first or 1) <= tag <= last]
