@@ -90,7 +90,7 @@ class Outside(Protocol):
 
     @property
     def names_queues(self) -> bool:
-        """Links are known to be a front's, on which it may name the queues of a message."""
+        """Links are known to be a front's: it may name the queues of a message, and say who its client is."""
 
     @property
     def now_ms(self) -> int:
@@ -291,7 +291,9 @@ class Router:
             | {"authentication_failure_close": True}
         }
         terms.mechanism = PLAIN
-        terms.response = b"\x00%b\x00%b" % (credentials.user.encode(), credentials.password)
+        name = b"\x00%b\x00" % credentials.user.encode()
+        terms.response = name + credentials.password
+        terms.name_only = name if self.outside.names_queues else None
         self.link_to(MAIN)
 
     def _refuse_login(self, why: str) -> None:

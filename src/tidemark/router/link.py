@@ -5,9 +5,9 @@
         └──a member that does─┘                  └───────────────────────────────────────────────┘
            not lead, or goes
 
-The handshake is made with the client's own credentials. What the link hears on channel 0 that is not its own
-business, and all that it hears on other channels, it gives to its `Owner`. What is sent before the link is open
-waits, and so does the Close behind it when the client is done.
+The handshake is made in the client's name. Its password is for main only, if other groups take a front's word. What
+the link hears on channel 0 that is not its own business, and all that it hears on other channels, it gives to its
+`Owner`. What is sent before the link is open waits, and so does the Close behind it when the client is done.
 
 Invariant: nothing of a client is sent before the leader has let the client in, and in the order it was given.
 """
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from tidemark.errors import RemoteProtocolError
 from tidemark.frontend.services import PeerInfo
+from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091.cutter import HEARTBEAT, Cutter, Piece
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
 from tidemark.wire.amqp091.methods import (
@@ -65,6 +66,11 @@ class Terms:
     """The limits are agreed on."""
     admitted: bool = False
     """The virtual host is known."""
+    name_only: bytes | None = None
+    """The response without the password, for groups other than main; None: they do not take a front's word."""
+
+    def response_for(self, group: str) -> bytes:
+        return self.response if group == MAIN or self.name_only is None else self.name_only
 
 
 class Owner(Protocol):
@@ -180,11 +186,11 @@ class Link:
             case ConnectionStart():
                 terms = self.terms
                 start_ok = ConnectionStartOk(
-                    terms.client_properties, terms.mechanism, terms.response, "en_US"
+                    terms.client_properties, terms.mechanism, terms.response_for(self.group), "en_US"
                 )
                 self._say(encode_method(0, start_ok))
             case ConnectionSecure():
-                self._say(encode_method(0, ConnectionSecureOk(self.terms.response)))
+                self._say(encode_method(0, ConnectionSecureOk(self.terms.response_for(self.group))))
             case ConnectionTune():
                 self.owner.link_tuned(self, method)
                 self.go_on()

@@ -48,6 +48,16 @@ def tags(answers: list[Any]) -> list[int]:
     return [each.method.delivery_tag for each in answers if isinstance(each, Content)]
 
 
+# Who the client is ---------------------------------------------------------------------------------
+
+
+def test_groups_that_take_a_fronts_word_do_not_see_the_password(client: Client, front: Front) -> None:
+    seen = {link.group: wire.front_end._handshake.agreed.credentials for link, wire in front.wires.items()}
+    assert {each.user for each in seen.values() if each} == {"guest"}
+    passwords = {group: each.password for group, each in seen.items() if each}
+    assert passwords == {MAIN: b"guest", "fast": b"" if front.names_queues else b"guest"}
+
+
 # Queues --------------------------------------------------------------------------------------------
 
 
