@@ -565,14 +565,20 @@ class Router:
     def finish(self) -> None:
         """Close the links when every channel has done what was asked of it; a channel says so, too."""
         if self.state is State.FINISHING and not self._channels.waiting:
-            for link in list(self.links.values()):
-                link.finish()
+            for group, link in self.links.items():
+                if group != MAIN:
+                    link.finish()
             self._finish()
 
     def _finish(self) -> None:
-        """Answer the client's Close when every leader has answered ours: what it did is safe then."""
-        if all(link.closed for link in self.links.values()):
-            self._leave()
+        """Answer the client's Close when every leader has answered ours: what it did is safe then.
+
+        Main is the last, because it gets what other groups have no queue for.
+        """
+        if all(link.closed for group, link in self.links.items() if group != MAIN):
+            self.links[MAIN].finish()
+            if self.links[MAIN].closed:
+                self._leave()
 
     def _leave(self) -> None:
         self.state = State.LEAVING

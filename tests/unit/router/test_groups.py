@@ -624,6 +624,19 @@ def test_a_close_is_not_answered_when_a_group_refuses_what_the_client_sent(
     assert other.front_end.closed
 
 
+def test_what_a_group_returns_after_a_close_is_kept_by_main_before_that_is_answered(
+    client: Client, front: Front, fast: World
+) -> None:
+    fast.open().ask(1, methods.QueueDelete(queue="there"))
+    for other in (client, front.open()):
+        other.write(
+            publish_frames(1, "there", b"x", properties=PERSISTENT)
+            + encode_method(0, methods.ConnectionClose())
+        )
+        assert other.read_all() == [methods.ConnectionCloseOk()]
+    assert front.main.ready("there") == 2
+
+
 def test_a_client_is_blocked_while_one_group_is(client: Client, front: Front) -> None:
     ends = {link.group: wire.front_end for link, wire in front.wires.items()}
     for group in (MAIN, "fast"):
