@@ -142,6 +142,11 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """No more waits for any link than may."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """The same question to these groups; all their answers, in this order."""
 
@@ -151,7 +156,7 @@ class Ask:
     """Called with each group when it answers, before what it says next is taken."""
 
 
-Handler: TypeAlias = Generator[Fresh | Ask, list[Piece], bytes | None]
+Handler: TypeAlias = Generator[Fresh | Room | Ask, list[Piece], bytes | None]
 """Returns what the client is sent."""
 
 
@@ -306,7 +311,11 @@ class Channel:
                 self._covered = 0
                 self._ask(wanted)
                 return
-            if not self._is_covered and not self._is_fresh(handler):
+            if isinstance(wanted, Room):
+                if not self._router.links_have_room():
+                    self._wait_for_room(handler)
+                    return
+            elif not self._is_covered and not self._is_fresh(handler):
                 return
             answers = []
 
@@ -326,6 +335,13 @@ class Channel:
         waited = True
         self.asks_since_ms = 0 if there else self._router.now_ms
         return there
+
+    def _wait_for_room(self, handler: Handler) -> None:
+        def then() -> None:
+            if self._handler is handler:
+                self._channels.guarded(self, lambda: self._step([]))
+
+        self._channels.when_there_is_room(then)
 
     def _done(self, reply: bytes | None) -> None:
         self._handler = None
@@ -466,6 +482,7 @@ class Channel:
         yield Fresh()
         row = 0
         while row < len(run):
+            yield Room()
             row, refused = self._route(run, row)
             if refused:
                 # Main says why, behind all that it has to say about what came before. If it has changed its mind, go on.
@@ -475,15 +492,17 @@ class Channel:
     def _route(self, run: PublishRun, row: int) -> tuple[int, bool]:
         """Send the publishes of a run, from this row on, to the groups that they belong to.
 
+        What groups are sent may be much more than what the client sent, so it ends when that is as much as may wait.
+
         Returns:
             The row behind the last one, and whether that one is refused.
         """
         router, wiring = self._router, self._wiring
         out: dict[str, list[bytes]] = {}
         known: dict[tuple[bytes, bytes], tuple[object, list[_Way]]] = {}
-        refused = False
+        refused, left = False, router.outside.config.kept_bytes_max
         try:
-            while row < len(run) and not refused:
+            while row < len(run) and not refused and left > 0:
                 exchange, key = run.part(row, EXCHANGE), run.part(row, KEY)
                 properties, seen = run.part(row, PROPERTIES), (run.number(row, FLAGS), run.number(row, TTL))
                 if seen[0] & IMMEDIATE:
@@ -505,7 +524,8 @@ class Channel:
                 # publish to each group.
                 alike = not refused and _is_one_each(ways)
                 end = stretch(run, row, LOOKED_AT) if alike else row + 1
-                self._send(out, ways, run, row, end)
+                end = min(end, row + 1 + left // (1 + sum(len(way.entries) for way in ways)))
+                left -= self._send(out, ways, run, row, end)
                 row = end
         finally:
             for group, frames in out.items():
@@ -514,10 +534,13 @@ class Channel:
 
     def _send(
         self, out: dict[str, list[bytes]], ways: list[_Way], run: PublishRun, first: int, last: int
-    ) -> None:
-        """Add the rows from `first` to before `last`, which all go these ways, to what groups are sent."""
+    ) -> int:
+        """Add the rows from `first` to before `last`, which all go these ways, to what groups are sent.
+
+        Returns how many bytes that are.
+        """
         frame_max = self._router.frame_max
-        parts = []
+        parts, size = [], 0
         for way in ways:
             if self._in_transactions:
                 self._stay_in(way.group)
@@ -528,9 +551,11 @@ class Channel:
             frames = out.setdefault(way.group, [])
             for head in way.heads:
                 frames.append(encode_publishes(run, first, last, head, way.entries, frame_max))
+                size += len(frames[-1])
             parts.append((way.group, len(way.heads)))
         if self._confirms is not None:
             self._confirms.add(parts, last - first)
+        return size
 
     def _check_room(self, run: PublishRun, first: int, last: int, entries: bytes) -> None:
         """Raises PreconditionFailed when the header of a message is larger than a frame."""
@@ -714,7 +739,7 @@ class Channel:
 
     def _ready(
         self, group: str, queue: str, permission: Permission | None
-    ) -> Generator[Fresh | Ask, list[Piece], None]:
+    ) -> Generator[Fresh | Room | Ask, list[Piece], None]:
         """Before a queue of another group is used there: main has the last word about who may.
 
         A queue that main has and the group may not, because somebody died between the two, is made by whoever uses it

@@ -8,6 +8,7 @@ Invariant: a number is not used for a new channel before every group has forgott
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ class Channels:
         self._reopening: dict[int, Channel] = {}
         """Channels whose number is still known to a group."""
         self._resuming: dict[Channel, None] = {}
+        self._for_room: deque[Callable[[], None]] = deque()
+        """What goes on when links have room."""
 
     def begin(self, channel_max: int, frame_max: int) -> None:
         """The connection is open, within these limits."""
@@ -132,6 +135,14 @@ class Channels:
         del self._resuming[channel]
         self.router.finish()
 
+    def when_there_is_room(self, then: Callable[[], None]) -> None:
+        """Call `then` when links have sent enough of what waits for them."""
+        self._for_room.append(then)
+
+    def drained(self) -> None:
+        while self._for_room and self.router.links_have_room():
+            self._for_room.popleft()()
+
     def asks_since_ms(self, now_ms: int) -> int:
         """Since when a channel has waited for a fresh copy of the wiring; now, if none does."""
         return min((channel.asks_since_ms or now_ms for channel in self.waiting), default=now_ms)
@@ -155,6 +166,7 @@ class Channels:
         self._open.clear()
         self._reopening.clear()
         self._draining.clear()
+        self._for_room.clear()
         self.waiting.clear()
 
     # What groups say ---------------------------------------------------------------------------------

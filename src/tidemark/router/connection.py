@@ -344,6 +344,13 @@ class Router:
     def link_touched(self, link: Link) -> None:
         self.outside.touched(link)
 
+    def link_drained(self, link: Link) -> None:  # noqa: ARG002
+        self._channels.drained()
+
+    def links_have_room(self) -> bool:
+        """Whether links may be given more: no more waits for any of them than may."""
+        return all(link.waiting_bytes <= self._config.kept_bytes_max for link in self.links.values())
+
     def link_tuned(self, link: Link, offer: ConnectionTune) -> None:
         terms, handshake = self._terms, self._handshake
         if not terms.tuned:
@@ -505,9 +512,8 @@ class Router:
         return (
             self._out_bytes <= UNREAD_FACTOR * config.output_bytes_max
             and self._channels.kept_bytes <= config.kept_bytes_max
-            and all(
-                link.writable_ and link.waiting_bytes <= config.kept_bytes_max for link in self.links.values()
-            )
+            and self.links_have_room()
+            and all(link.writable_ for link in self.links.values())
         )
 
     def writable(self, yes: bool) -> None:

@@ -85,6 +85,9 @@ class Owner(Protocol):
     def link_touched(self, link: Link) -> None:
         """It has output or is closed."""
 
+    def link_drained(self, link: Link) -> None:
+        """What waited to be sent is on its way."""
+
     def link_tuned(self, link: Link, offer: ConnectionTune) -> None:
         """The leader has taken the login, and offers these limits."""
 
@@ -259,6 +262,7 @@ class Link:
             self.waiting_bytes -= size
             self.bytes_out += size
             self._sent_ms = self.owner.now_ms
+            self.owner.link_drained(self)
         return out
 
     def writable(self, yes: bool) -> None:

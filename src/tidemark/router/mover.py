@@ -350,6 +350,9 @@ class End:
     def link_touched(self, link: Link) -> None:
         self.mover.outside.touched(link)
 
+    def link_drained(self, link: Link) -> None:
+        """What is on its way is counted until it is confirmed (`room`)."""
+
     def link_tuned(self, link: Link, offer: ConnectionTune) -> None:
         terms, limit = link.terms, self.mover.outside.config.frame_bytes_max
         terms.frame_max = min(offer.frame_max or limit, limit)

@@ -256,6 +256,34 @@ def test_messages_for_more_queues_than_fit_into_a_frame_are_each_answered_for_al
     assert told == [False] * 4
 
 
+@pytest.mark.parametrize("names_queues", [False, True])
+def test_a_message_for_many_queues_is_sent_on_no_faster_than_groups_take_it(names_queues: bool) -> None:
+    front = Front("fast", names_queues=names_queues, kept_bytes_max=20_000)
+    client = front.open(channels=2)
+    for number in range(20):
+        client.declare(f"{number:0200}", durable=True, arguments=ELSEWHERE)
+        client.ask(1, methods.QueueBind(queue=f"{number:0200}", exchange="amq.fanout"))
+    for channel in (1, 2):
+        client.ask(channel, methods.ConfirmSelect())
+    (link,) = (link for link in front.wires if link.group == "fast")
+    sent = [
+        publish_frames(channel, "", b"%d: %d" % (channel, number), exchange="amq.fanout")
+        for channel in (1, 2)
+        for number in range(100)
+    ]
+    client.front_end.receive(memoryview(b"".join(sent)))
+    assert 20_000 < link.waiting_bytes < 30_000
+    assert not client.front_end.wants_read()
+    front.turn()
+    assert client.front_end.wants_read()
+    assert {channel: answer.delivery_tag for channel, answer in client.inbox} == {1: 100, 2: 100}
+    client.inbox.clear()
+    got = [client.ask(1, methods.BasicGet(queue=f"{19:0200}", no_ack=True)).body for _ in range(200)]
+    for channel in (1, 2):
+        own = b"%d: " % channel
+        assert [body for body in got if body.startswith(own)] == [own + b"%d" % each for each in range(100)]
+
+
 def test_properties_that_leave_no_room_for_names_are_refused(front: Front) -> None:
     client = front.open(frame_max=4096)
     client.declare("q", durable=True, arguments=ELSEWHERE)
