@@ -59,6 +59,11 @@ class WiringFeed:
         self._waiting: dict[Queue, None] = {}
         """In which messages wait, or did a moment ago."""
 
+    @property
+    def last_seq(self) -> int:
+        """Where the catalog ends: all that was told is safe when it is complete up to there."""
+        return self._broker.catalog.last_seq
+
     def listen(self, listener: Listener) -> list[Spec]:
         """The wiring as it is now, in an order in which each finds what it needs; changes follow. Only main has any."""
         broker = self._broker

@@ -78,7 +78,7 @@ class MemberServer(Server):
         self._leader: Name | None = None
         self._frozen = False
         """Clients that are connected hear nothing: see `role`."""
-        self.feeds = Feeds(log, self._leads)
+        self.feeds = Feeds(log, self._leads, lambda: self.node.catalog_durable())
         self._ticked_ms = 0
         self._wake_ticks_ms = 0
         self._wake_timer: asyncio.TimerHandle | None = None
@@ -175,6 +175,7 @@ class MemberServer(Server):
                 shell.flush()
         if self._durable_waits:
             self._end_waits()
+        self.feeds.completed()
 
     def _store_failed(self) -> None:
         """The member has heard of it, and has said whether the process ends (`quit`)."""

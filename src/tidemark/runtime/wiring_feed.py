@@ -10,9 +10,14 @@ begin anew: after `STALLED_S` in which its socket took nothing, or when more tha
 An echo promises that its asker has missed nothing. Only a member that leads and can prove it may say so; one that
 cannot at the moment holds its answer back, and one that does not lead any more closes the link.
 
+Nothing is said before it is complete, that is, before whoever leads next is sure to have it: a front that routed by a delete
+that the next leader never heard of would keep a message from a queue that is still there. A change waits for its own place
+in the catalog, and all that is said behind it waits, too; while nothing is on its way to other members nothing waits.
+
 Where messages wait is said when they begin to, behind the image, and again every `REMIND_S` while nobody takes them.
 
-Invariant: what a front is sent is the image, the mark of its end, and every change since, in the order in which they were made.
+Invariant: what a front is sent is the image, the mark of its end, and every change since, in the order in which they were made;
+what came with the mark or behind it is complete.
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ BUFFER_BYTES = 1 << 20
 PENDING_BYTES_MAX = 16 << 20
 STALLED_S = 5.0
 HELD_MAX = 1024
-"""Echoes that wait until this member can prove again that it leads. A front has one on its way at a time."""
+"""Echoes that wait. A front has one on its way at a time."""
 REMIND_S = 2.0
 PING = encode(Ping())
 
@@ -57,10 +62,11 @@ PING = encode(Ping())
 class Feeds:
     """All fronts that this member tells its wiring."""
 
-    def __init__(self, log: Log, leads: Callable[[], bool]) -> None:
-        """`leads`: whether this member leads and can prove it, now."""
+    def __init__(self, log: Log, leads: Callable[[], bool], complete: Callable[[], int]) -> None:
+        """`leads`: whether this member leads and can prove it, now; `complete`: up to where its catalog is safe."""
         self.log = log
         self.leads = leads
+        self.complete = complete
         self.links: set[FeedLink] = set()
         self._feed: WiringFeed | None = None
         self._broker: Broker | None = None
@@ -75,7 +81,13 @@ class Feeds:
     def proven(self) -> None:
         """This member can prove again that it leads: give the answers that waited for it."""
         for link in list(self.links):
-            link.answer_held()
+            link.release(proven=True)
+
+    def completed(self) -> None:
+        """More of the catalog may be complete: say what waited for it."""
+        for link in list(self.links):
+            if link.holds:
+                link.release()
 
     def cut(self, why: str) -> None:
         """It does not lead any more, or ends."""
@@ -97,7 +109,9 @@ class FeedLink(asyncio.Protocol):
         self._image: Iterator[Spec] | None = None
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
-        self._held: list[int] = []
+        self._held: deque[tuple[int, bytes, bool]] = deque()
+        """What may not be said yet: up to where the catalog must be complete first, the frame, and whether it is an echo."""
+        self._echoes = 0
         self._scheduled = False
         self._ended = False
         self._loop = asyncio.get_running_loop()
@@ -114,6 +128,7 @@ class FeedLink(asyncio.Protocol):
         self._feeds.links.add(self)
         self._feeds.log.info("front listens", front=self.front, epoch=self._greeting.epoch)
         self._image = iter(self._feed.listen(self))
+        self._say(encode(Whole()))
         self._feed.remind(self)
         self._write(encode(self._greeting))
         self._schedule()
@@ -143,15 +158,25 @@ class FeedLink(asyncio.Protocol):
     # What it is told ---------------------------------------------------------------------------------------------
 
     def changed(self, change: bytes) -> None:
-        self._queue(encode_change(change))
+        self._say(encode_change(change))
 
     def waits(self, vhost: str, queue: str) -> None:
-        self._queue(encode(Waiting(vhost, queue)))
+        self._say(encode(Waiting(vhost, queue)))
 
-    def answer_held(self) -> None:
-        held, self._held = self._held, []
-        for number in held:
-            self._queue(encode(Echo(number)))
+    @property
+    def holds(self) -> bool:
+        return bool(self._held)
+
+    def release(self, *, proven: bool = False) -> None:
+        """Say what may be said now. `proven`: this member can prove that it leads, and need not be asked."""
+        # Asking may tell us that we do not lead, and then nothing is held any more.
+        proven = proven or (self._echoes > 0 and self._feeds.leads())
+        complete, held = self._feeds.complete(), self._held
+        while held and held[0][0] <= complete and (proven or not held[0][2]):
+            _, frame, is_echo = held.popleft()
+            self._pending_bytes -= len(frame)
+            self._echoes -= is_echo
+            self._queue(frame)
 
     def end(self, why: str) -> None:
         """Close it at once: what is on its way may not be true any more."""
@@ -165,23 +190,35 @@ class FeedLink(asyncio.Protocol):
             return
         if not isinstance(message, Echo):
             raise PeerFault(reason=f"a front does not say {type(message).__name__}")
-        if self._feeds.leads():
-            if not self._ended:  # asking may have told us that we do not lead
-                self._queue(encode(Echo(message.number)))
-        elif len(self._held) < HELD_MAX:
-            self._held.append(message.number)
-        else:
+        if self._echoes >= HELD_MAX:
             raise PeerFault(reason=f"more than {HELD_MAX} echoes wait")
+        self._hold(encode(Echo(message.number)), is_echo=True)
+        self.release()
+
+    def _say(self, frame: bytes) -> None:
+        """Say it behind all that waits, and when all that has been done so far is complete."""
+        if self._held or self._feed.last_seq > self._feeds.complete():
+            self._hold(frame)
+        else:
+            self._queue(frame)
+
+    def _hold(self, frame: bytes, *, is_echo: bool = False) -> None:
+        if not self._ended:
+            self._held.append((self._feed.last_seq, frame, is_echo))
+            self._echoes += is_echo
+            self._count(frame)
 
     def _queue(self, frame: bytes) -> None:
         if self._ended:
             return
         self._pending.append(frame)
+        self._count(frame)
+        self._schedule()
+
+    def _count(self, frame: bytes) -> None:
         self._pending_bytes += len(frame)
         if self._pending_bytes > PENDING_BYTES_MAX:
             self._cut_off(f"it does not read: more than {PENDING_BYTES_MAX} bytes wait for it")
-        else:
-            self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled and self._full_since_s is None and not self._ended:
@@ -212,7 +249,6 @@ class FeedLink(asyncio.Protocol):
             if spec is not None:
                 return encode_change(encoded(spec))
             self._image = None
-            return encode(Whole())
         if not self._pending:
             return None
         frame = self._pending.popleft()
@@ -241,7 +277,7 @@ class FeedLink(asyncio.Protocol):
             self._timer = self._loop.call_later(BEAT_S, self._look)
             if now_s - self._sent_s >= IDLE_S and self._full_since_s is None:
                 self._write(PING)
-            if now_s - self._reminded_s >= REMIND_S and not self._pending:
+            if now_s - self._reminded_s >= REMIND_S and not (self._pending or self._held):
                 self._reminded_s = now_s
                 self._feed.remind(self)
 
@@ -258,6 +294,7 @@ class FeedLink(asyncio.Protocol):
         self._image = None
         self._pending.clear()
         self._held.clear()
+        self._echoes = 0
         if self._timer is not None:
             self._timer.cancel()
 

@@ -68,7 +68,7 @@ class Leader:
         identity = "shop" if group == MAIN else f"shop/groups/{group}"
         self.peers = Peers(group, identity, SECRET, self, lambda _, __: "no relays", log)
         self.peers.owned, self.peers.fed = self._owned, self._fed
-        self.feeds = Feeds(log, lambda: True)
+        self.feeds = Feeds(log, lambda: True, lambda: self.broker.catalog.last_seq)
         self.address: Address
 
     async def listen(self) -> Leader:

@@ -55,12 +55,14 @@ class Main:
         self.name = name
         self.broker = broker
         self.proven = True
+        self.complete: int | None = None
+        """Up to where its catalog is complete; None: always all of it."""
         self.elsewhere = Elsewhere("")
         self.lines = io.StringIO()
         log = Log("debug", stream=self.lines)
         self.peers = Peers(name, "shop", SECRET, self, lambda _, __: "no relays", log)
         self.peers.fed = self._fed
-        self.feeds = Feeds(log, lambda: self.proven and self.broker is not None)
+        self.feeds = Feeds(log, lambda: self.proven and self.broker is not None, self._complete)
         self.address: Address
 
     async def listen(self) -> Main:
@@ -76,6 +78,10 @@ class Main:
         if self.broker is None:
             return TurnedAway(self.elsewhere)
         return self.feeds.link(front, Greeting(self.name, 7, self.broker.groups), self.broker)
+
+    def _complete(self) -> int:
+        assert self.broker is not None
+        return self.broker.catalog.last_seq if self.complete is None else self.complete
 
     def steps_down(self) -> None:
         self.broker = None
@@ -285,6 +291,68 @@ async def test_a_leader_that_cannot_prove_it_holds_its_answers_until_it_can() ->
         main.proven = True
         main.feeds.proven()
         await waiting
+
+
+@in_loop
+async def test_a_change_that_is_not_complete_is_not_told_and_an_echo_behind_it_waits() -> None:
+    broker = a_main()
+    session = a_session(broker)
+    session.declare_queue("q", durable=True)
+    async with standing(broker) as [main], a_front(main) as front:
+        await fresh(front)
+        main.complete = broker.catalog.last_seq
+        await fresh(front)  # nothing is on its way: no wait
+        session.delete_queue("q")
+        asked = asyncio.create_task(fresh(front))
+        await asyncio.sleep(0.05)
+        session.declare_queue("later", durable=True)
+        await asyncio.sleep(0.05)
+        main.feeds.completed()
+        await asyncio.sleep(0.05)
+        assert queues(front) == {"q"} and not asked.done()
+        main.complete += 1
+        main.feeds.completed()
+        await asked
+        assert queues(front) == set()
+        main.complete += 1
+        main.feeds.completed()
+        await fresh(front)
+        assert queues(front) == {"later"}
+
+
+@in_loop
+async def test_what_is_complete_is_still_not_promised_by_who_cannot_prove_that_he_leads() -> None:
+    broker = a_main()
+    async with standing(broker) as [main], a_front(main) as front:
+        await fresh(front)
+        main.complete = broker.catalog.last_seq
+        a_session(broker).declare_queue("q", durable=True)
+        asked = asyncio.create_task(fresh(front))
+        await asyncio.sleep(0.05)
+        main.proven, main.complete = False, None
+        main.feeds.completed()
+        await eventually(lambda: queues(front) == {"q"})
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        main.proven = True
+        main.feeds.proven()
+        await asked
+
+
+@in_loop
+async def test_an_image_is_whole_when_what_is_in_it_is_complete() -> None:
+    broker = a_main()
+    a_session(broker).declare_queue("q", durable=True)
+    async with standing(broker) as [main]:
+        main.complete = broker.catalog.last_seq - 1
+        async with a_front(main) as front:
+            await eventually(lambda: front.copy.coming is not None)
+            await asyncio.sleep(0.05)
+            assert not front.copy.up
+            main.complete += 1
+            main.feeds.completed()
+            await fresh(front)
+            assert queues(front) == {"q"}
 
 
 @in_loop
