@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from random import Random
 from typing import Any
 
@@ -133,3 +135,33 @@ def test_deliveries_to_one_consumer_are_one_piece(module: Any) -> None:
             for i, body in enumerate([b"", b"x" * 100, encode_frame(BODY, 1, b"")])
         ]
     )
+
+
+AT_THE_END_OF_A_PAGE = """
+import ctypes, mmap, sys
+from tidemark.wire.amqp091 import _cutter_c
+
+data, page = sys.stdin.buffer.read(), mmap.PAGESIZE
+memory = mmap.mmap(-1, 2 * page)
+base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+protect = ctypes.CDLL(None).mprotect
+protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+assert protect(base + page, page, 0) == 0
+view = memoryview(memory)[page - len(data) : page]
+view[:] = data
+pieces, used = _cutter_c.Cutter(0, whole=True).feed(view)
+print([piece[:3] for piece in pieces], used == len(data))
+"""
+
+
+def test_nothing_is_read_behind_the_last_byte() -> None:
+    """The memory behind it may not be touched: whoever does so dies of it."""
+    first = encode_method(1, BasicDeliver("b" * 200, 1, False, "", "q")) + encode_content(
+        1, NO_PROPERTIES, b"", 64
+    )
+    second = encode_method(1, BasicDeliver("a", 2, False, "", "q"))
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END_OF_A_PAGE], input=first + second, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode().split() == f"[{(1, cutter.DELIVER, 1)}] True".split()

@@ -198,7 +198,9 @@ cdef class Cutter:
                 frame.end - frame.start < IDS
                 or long_at(data + frame.start) != DELIVER
                 or is_short(data, &frame)
-                or memcmp(consumer, data + frame.start + IDS, 1 + consumer[0])
+                # A delivery that is not short has as much as its own length says, and no more is known to be there.
+                or data[frame.start + IDS] != consumer[0]
+                or memcmp(consumer + 1, data + frame.start + IDS + 1, consumer[0])
             ):
                 break
             further = self.behind(data, size, channel, frame.end + 1)
