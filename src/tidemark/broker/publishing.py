@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.broker import deadletter
 from tidemark.broker.arguments import Overflow
 from tidemark.broker.core import Publisher, Route
+from tidemark.broker.groups import OUTBOX
 from tidemark.broker.listed import Lists
 from tidemark.broker.placing import bad_expiration, check_user_id, queues_closely, run_of_one, text
 from tidemark.broker.replyto import RAW_PREFIX
@@ -196,7 +197,7 @@ class Publishing:
         queues: list[Queue] = []
         missing: list[str] = []
         for name in listed.queues:
-            queue = self._vhost.queues.get(name)
+            queue = self._vhost.queues.get(name) if name != OUTBOX else None
             if queue is None:
                 queue = self.broker.replies.by_name(name, self._vhost.name)
             if queue is None:

@@ -26,6 +26,7 @@ from tidemark.broker.exchanges import (
     Exchange,
     binding_id,
 )
+from tidemark.broker.groups import OUTBOX
 from tidemark.broker.policies import Applied, Rules
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.model.wiring import BindingSpec, ExchangeSpec, VhostSpec
@@ -117,7 +118,8 @@ class VirtualHost:
     def _next(self, exchange: Exchange, key: str, headers: dict[str, Any]) -> Iterable[Destination]:
         found: Iterable[Destination | None]
         if exchange.name == "":
-            found = (self.queues.get(key),)
+            # What is in an outbox is routed without asking whether its sender may: dead letters are put there, and no key leads to it.
+            found = (self.queues.get(key) if key != OUTBOX else None,)
         else:
             found = tuple(exchange.destinations(key, headers))
             if not found and exchange.alternate is not None:

@@ -96,6 +96,38 @@ def test_exchanges_that_happen_to_be_here_are_not_asked() -> None:
     assert channel.drain("bound") == [] and len(waiting(channel)) == 1
 
 
+@pytest.mark.parametrize("where", ["key", "CC", "BCC"])
+def test_no_publish_finds_the_outbox(where: str) -> None:
+    """What is in there is routed by main without asking whether its sender may."""
+    channel = dying(a_group())
+    channel.publish("q", b"letter", delivery_mode=2)
+    channel.turn(1)
+    assert len(waiting(channel)) == 1
+    if where == "key":
+        assert channel.publish(OUTBOX, b"forged", mandatory=True).returned == [(0, 312, "NO_ROUTE")]
+    else:
+        channel.publish("nowhere", b"forged", headers={where: [OUTBOX]})
+    transaction = Transaction(channel.publishing)
+    transaction.publish(channel.a_run(OUTBOX, b"forged"))
+    transaction.commit(channel.broker.now_ms)
+    channel.turn(1)
+    assert waiting(channel) == []
+
+
+def test_a_letter_does_not_come_into_the_outbox_by_its_key() -> None:
+    """It would say itself, in its headers, where it goes from there."""
+    broker = a_group()
+    channel = dying(broker, exchange="", key=OUTBOX)
+    dying_elsewhere = {"x-dead-letter-exchange": "dead", "x-message-ttl": 0}
+    a_queue(broker, "first", durable=True, arguments=dying_elsewhere)
+    channel.publish("first", b"letter")
+    channel.turn(1)
+    assert len(waiting(channel)) == 1
+    channel.publish("q", b"forged", headers={"x-tidemark-exchange": "dead", "x-tidemark-key": "x"})
+    channel.turn(1)
+    assert waiting(channel) == []
+
+
 def test_in_main_there_is_no_outbox() -> None:
     channel = dying(a_broker())
     channel.publish("q", b"letter")
