@@ -603,10 +603,14 @@ class Link(asyncio.BufferedProtocol):
         """It is not for replication: its socket belongs to somebody else from now on."""
         peers, peer, client = self._peers, handshake.peer, handshake.client
         if client is not None:
-            ask = {LinkKind.FRONT: peers.fronted, LinkKind.OWN: peers.owned}.get(
-                handshake.kind, peers.relayed
-            )
-            taker = ask(peer, client)
+            ask = {LinkKind.FRONT: peers.fronted, LinkKind.OWN: peers.owned}.get(handshake.kind)
+            if ask is None:
+                taker = peers.relayed(peer, client)
+            elif peers.open_to_strangers:
+                # Its word is taken for who a client is and what he may, so it must have proven who it is.
+                taker = "links of fronts need cluster.secret_file, or cluster.peer_certificate, on every member and front"
+            else:
+                taker = ask(peer, client)
         else:
             taker = peers.fed(peer) if handshake.kind is LinkKind.WIRING else peers.compared(peer)
         if isinstance(taker, str):

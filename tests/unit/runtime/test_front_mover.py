@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
+import pytest
 from unit.frontend.harness import PERSISTENT, World
 from unit.runtime.test_wiring_feed import SECRET, eventually, in_loop
 
 from tidemark.broker.groups import OUTBOX
 from tidemark.config import Address, load
+from tidemark.errors import PeerRefused
 from tidemark.frontend.amqp091.connection import Amqp091
 from tidemark.frontend.services import PeerInfo
 from tidemark.model.peers import Message, Unit
@@ -24,7 +26,7 @@ from tidemark.runtime.log import Log
 from tidemark.runtime.peers import Peers
 from tidemark.runtime.wiring_feed import Feeds
 from tidemark.wire.amqp091 import methods
-from tidemark.wire.peer.handshake import Client
+from tidemark.wire.peer.handshake import Client, Dialler, LinkKind
 from tidemark.wire.peer.wiring import Greeting
 
 
@@ -59,15 +61,16 @@ class Served(asyncio.Protocol):
 class Leader:
     """The only member of a group."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, secret: bytes = SECRET) -> None:
         self.world = World()
         self.broker = self.world.broker
         self.broker.group = group
         self.broker.other_groups = {"fast": "chain"} if group == MAIN else {}
         log = Log("debug", stream=io.StringIO())
         identity = "shop" if group == MAIN else f"shop/groups/{group}"
-        self.peers = Peers(group, identity, SECRET, self, lambda _, __: "no relays", log)
-        self.peers.owned, self.peers.fed = self._owned, self._fed
+        self.peers = Peers(group, identity, secret, self, lambda _, __: "no relays", log)
+        self.peers.fronted = self.peers.owned = self._owned
+        self.peers.fed = self._fed
         self.feeds = Feeds(log, lambda: True, lambda: self.broker.catalog.last_seq)
         self.address: Address
 
@@ -156,3 +159,25 @@ async def test_a_queue_that_its_group_does_not_have_is_made_there(tmp_path: Path
         here.publish(1, "there", b"x", properties=PERSISTENT)
         await eventually(lambda: "there" in fast.broker.vhosts["/"].queues and fast.world.ready("there") == 1)
         assert "queue made again" in lines.getvalue()
+
+
+async def shake_hands(handshake: Dialler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while not handshake.done:
+        writer.write(handshake.output())
+        data = await reader.read(1)
+        assert handshake.receive(data) == len(data) == 1
+
+
+@pytest.mark.parametrize("kind", [LinkKind.FRONT, LinkKind.OWN])
+@in_loop
+async def test_without_a_secret_or_certificates_nobody_is_taken_for_a_front(kind: LinkKind) -> None:
+    leader = await Leader(MAIN, secret=b"").listen()
+    reader, writer = await asyncio.open_connection(leader.address.host, leader.address.port)
+    try:
+        handshake = Dialler("anybody", "shop", b"", bytes(32), MAIN, Client("127.0.0.1", 4711), kind)
+        with pytest.raises(PeerRefused, match=r"cluster\.secret_file, or cluster\.peer_certificate"):
+            await shake_hands(handshake, reader, writer)
+    finally:
+        writer.close()
+        await leader.peers.close()
+    assert not leader.broker.sessions and not leader.world.clients
