@@ -278,13 +278,17 @@ class FreshCopy:
     The link calls `greeted`, `changed`, `whole`, `echoed` and `lost`, and sends what `ask` is called with.
     """
 
-    def __init__(self, content: Content, ask: Callable[[int], None]) -> None:
+    def __init__(
+        self, content: Content, ask: Callable[[int], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """`failed` is told what went wrong in somebody who waited for an echo."""
         self.copy: WiringCopy | None = None
         """The newest that is whole; None: there was none yet."""
         self.up = False
         """The link is open and the copy whole."""
         self._content = content
         self._ask = ask
+        self._failed = failed
         self.coming: WiringCopy | None = None
         """The one that is being filled."""
         self._number = 0
@@ -368,7 +372,11 @@ class FreshCopy:
         answered, self._flying = self._flying, []
         self._ask_if_due()
         for then in answered:
-            then()
+            try:
+                then()
+            except Exception as error:
+                # It must not keep the others from their answer: nobody asks again for them.
+                self._failed(error)
 
     def lost(self) -> None:
         """The link is gone. Who waits goes on waiting, for the next."""

@@ -33,6 +33,7 @@ from enum import Enum, auto
 from typing import Any, TypeAlias
 
 from tidemark.broker.groups import OUTBOX
+from tidemark.errors import TidemarkError
 from tidemark.frontend.services import PeerInfo
 from tidemark.model.wiring import FRONT_USER
 from tidemark.router import naming
@@ -138,6 +139,8 @@ class Parcel:
     properties: bytes
     body: bytes
     parts: list[Part] = field(default_factory=list)
+    failed: bool = False
+    """It could not be said where it goes: it is given back, and tried again later."""
 
     @property
     def size(self) -> int:
@@ -146,7 +149,7 @@ class Parcel:
     @property
     def stuck(self) -> bool:
         """No part of it is anywhere, or on its way there."""
-        return bool(self.parts) and all(part.at is At.RESTING for part in self.parts)
+        return self.failed or (bool(self.parts) and all(part.at is At.RESTING for part in self.parts))
 
 
 @dataclass(slots=True, eq=False)
@@ -233,9 +236,19 @@ class Mover:
         def then() -> None:
             for parcel in parcels:
                 if not parcel.taking.gone:
-                    self._route(parcel)
+                    self._guarded(parcel)
 
         self.outside.wiring.fresh(then)
+
+    def _guarded(self, parcel: Parcel) -> None:
+        """Route it. If that goes wrong it stays where it is, and does not keep the others from going on."""
+        try:
+            self._route(parcel)
+        except Exception as error:
+            parcel.failed = True
+            if not isinstance(error, TidemarkError):
+                self.outside.note("error", "unexpected exception", where="mover", error=error)
+            self.problem(*parcel.taking.source.place, parcel.taking.queue, str(error) or type(error).__name__)
 
     def _route(self, parcel: Parcel) -> None:
         wiring, source = self.outside.wiring, parcel.taking.source

@@ -65,7 +65,7 @@ class WiringLink:
         group: str = MAIN,
     ) -> None:
         """`members` are those of the group, with the addresses at which they listen for peers; `cluster` is its identity."""
-        self.copy = FreshCopy(content, self._ask)
+        self.copy = FreshCopy(content, self._ask, self._fresh_failed)
         self.leader: Name = ""
         """Who tells us the wiring; empty while nobody does."""
         self.waits: Callable[[str, str], None] = lambda _vhost, _queue: None
@@ -93,6 +93,9 @@ class WiringLink:
     def _ask(self, number: int) -> None:
         assert self._link is not None
         self._link.write(encode(Echo(number)))
+
+    def _fresh_failed(self, error: Exception) -> None:
+        self._log.error("unexpected exception", where="fresh wiring", error=error)
 
     async def _run(self) -> None:
         pause_s = PAUSE_S_MIN

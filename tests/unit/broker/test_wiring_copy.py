@@ -356,7 +356,8 @@ class Link:
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.heard: list[str] = []
-        self.copy = FreshCopy(Amqp091Content(), self.asked.append)
+        self.failures: list[Exception] = []
+        self.copy = FreshCopy(Amqp091Content(), self.asked.append, self.failures.append)
 
     def fresh(self, who: str) -> None:
         self.copy.fresh(lambda: self.heard.append(who))
@@ -365,6 +366,17 @@ class Link:
         self.copy.greeted({"main": "standby"})
         self.copy.changed(encoded(VhostSpec("/")))
         self.copy.whole()
+
+
+def test_one_who_fails_does_not_keep_the_others_from_their_answer() -> None:
+    link = Link()
+    link.opened()
+    link.fresh("a")
+    link.copy.fresh(lambda: [][0])
+    link.fresh("c")
+    link.copy.echoed(1)
+    link.copy.echoed(2)
+    assert link.heard == ["a", "c"] and [type(failure) for failure in link.failures] == [IndexError]
 
 
 def test_one_echo_serves_all_who_asked_before_it_was_sent_and_nobody_else() -> None:

@@ -12,6 +12,7 @@ from unit.router.harness import Front
 
 from tidemark.broker.feed import WiringFeed
 from tidemark.broker.groups import OUTBOX
+from tidemark.errors import PreconditionFailed
 from tidemark.model.wiring import FRONT_USER, QueueSpec
 from tidemark.router import mover as machine
 from tidemark.router.link import Link
@@ -399,6 +400,38 @@ def test_two_fronts_share_the_work_and_one_takes_over_from_the_other(moving: Mov
         moving.turn()
     assert second.moved == 100
     assert set(bodies(moving.fast, "q")) == {b"%d" % number for number in range(100)}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("a mistake of ours"), PreconditionFailed(reason="too many queues")],
+    ids=["ours", "known"],
+)
+def test_a_message_that_cannot_be_routed_stays_where_it_is_and_others_pass(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    client = dying(moving)
+    client.declare("here", durable=True)
+    client.ask(1, methods.QueueBind(queue="here", exchange="dead", routing_key="#"))
+    routes = moving.front.copy.letter_routes
+
+    def fails(vhost: str, exchange: str, key: str, properties: bytes) -> Any:
+        if b"poison" in properties:
+            raise error
+        return routes(vhost, exchange, key, properties)
+
+    monkeypatch.setattr(moving.front.copy, "letter_routes", fails)
+    poison = encode_properties(Properties(headers={"h": "poison"}, delivery_mode=2))
+    client.publish(1, "dying", b"poison", properties=poison)
+    client.publish(1, "dying", b"x", properties=PERSISTENT)
+    moving.pass_s(5)
+    assert bodies(moving.main, "here") == [b"x"]
+    assert moving.noted("messages not moved")
+    assert bool(moving.noted("unexpected exception")) == isinstance(error, KeyError)
+    monkeypatch.undo()
+    moving.pass_s(60)
+    assert bodies(moving.main, "here") == [b"poison"]
+    assert moving.fast.ready(OUTBOX) == 0
 
 
 def test_a_message_that_does_not_fit_stays_where_it_is_and_others_pass(moving: Moving) -> None:

@@ -294,6 +294,16 @@ async def test_a_leader_that_cannot_prove_it_holds_its_answers_until_it_can() ->
 
 
 @in_loop
+async def test_one_who_fails_when_he_is_answered_does_not_cost_the_link() -> None:
+    async with standing(a_main()) as [main], a_front(main) as front:
+        await fresh(front)
+        front.copy.fresh(lambda: [][0])
+        await fresh(front)
+        await fresh(front)
+        assert front.copy.up and main.lines.getvalue().count("front listens") == 1
+
+
+@in_loop
 async def test_a_change_that_is_not_complete_is_not_told_and_an_echo_behind_it_waits() -> None:
     broker = a_main()
     session = a_session(broker)
