@@ -438,7 +438,8 @@ class FrontServer:
         if again and len(members) > 1:
             # Whoever was asked does not lead, or is gone: ask another first, for all clients that follow.
             members.append(members.pop(0))
-        named = NAMED.search(refusal)
+        # With several groups a link is proven, and speaks of queues as nobody else may: it goes to members that were named to us only.
+        named = NAMED.search(refusal) if self.through else None
         first = Member(parse_address("redirect", named[1])) if named else None
         self._dials[link] = self._loop.create_task(self._dial(link, first, again))
 

@@ -21,6 +21,8 @@ from tidemark.frontend.amqp091.connection import Amqp091
 from tidemark.frontend.services import PeerInfo
 from tidemark.model.peers import Message, Unit
 from tidemark.model.wiring import FRONT_USER, MAIN
+from tidemark.router.link import State
+from tidemark.router.mover import Source
 from tidemark.runtime.front_server import FrontServer
 from tidemark.runtime.log import Log
 from tidemark.runtime.peers import Peers
@@ -102,6 +104,12 @@ class Leader:
 @asynccontextmanager
 async def standing(place: Path) -> AsyncIterator[tuple[Leader, Leader, io.StringIO]]:
     """Two groups and a front, with its log."""
+    async with a_front(place) as (_, main, fast, lines):
+        yield main, fast, lines
+
+
+@asynccontextmanager
+async def a_front(place: Path) -> AsyncIterator[tuple[FrontServer, Leader, Leader, io.StringIO]]:
     main, fast = await Leader(MAIN).listen(), await Leader("fast").listen()
     secret = place / "secret"
     secret.touch(0o600)
@@ -119,7 +127,7 @@ async def standing(place: Path) -> AsyncIterator[tuple[Leader, Leader, io.String
     front = FrontServer(config, Log("debug", stream=lines))
     await front.start()
     try:
-        yield main, fast, lines
+        yield front, main, fast, lines
     finally:
         front.stop()
         await front.run_until_stopped()
@@ -181,3 +189,19 @@ async def test_without_a_secret_or_certificates_nobody_is_taken_for_a_front(kind
         writer.close()
         await leader.peers.close()
     assert not leader.broker.sessions and not leader.world.clients
+
+
+@in_loop
+async def test_with_several_groups_nobody_sends_a_link_elsewhere(tmp_path: Path) -> None:
+    """Whoever it was sent to would be told the names of queues without a proof that he belongs to the cluster."""
+    strangers = []
+    trap = await asyncio.start_server(lambda _, writer: strangers.append(writer), "127.0.0.1", 0)
+    host, port = trap.sockets[0].getsockname()
+    async with a_front(tmp_path) as (front, main, _, _):
+        link = Source(front._mover, (MAIN, "/")).dialled()
+        await eventually(lambda: link.state is State.OPEN)
+        front.dial(link, f"CONNECTION_FORCED - n1 does not lead; connect to n2 at {host}:{port}")
+        before = len(main.world.clients)
+        await eventually(lambda: strangers or len(main.world.clients) > before)
+        assert not strangers
+    trap.close()
