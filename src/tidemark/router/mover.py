@@ -16,7 +16,8 @@ front is told and takes it; the broker gives the messages to one at a time, in o
 
 A queue that its group does not have, because a front died before it made it there or somebody deleted it behind main's back, is
 declared there as main has it. That waits a moment first, for a queue that is being deleted is gone from its group before
-it is gone from main. What a group refuses, and what goes to a group that cannot be reached, stays where it is: the part is
+it is gone from main. A message that closes the channel is found by publishing those that were on their way one at a time, so that
+it alone stays behind. What a group refuses, and what goes to a group that cannot be reached, stays where it is: the part is
 tried again later; a queue of which nothing gets through is left for a while, longer each time.
 
 The front comes for itself (`LinkKind.OWN`): who sent a message, and whether he may, was asked when it was published.
@@ -27,6 +28,7 @@ of the wiring.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -162,6 +164,8 @@ class Part:
     at: At = At.OUT
     missing: bool = False
     """The group has said that it does not have the queue."""
+    alone: bool = False
+    """It was one of several on their way when the channel was closed: it is published when no other is, to see which it was."""
     tries: int = 0
     due_ms: int = 0
     """When something is done about it again."""
@@ -584,6 +588,8 @@ class Target(End):
         super().__init__(mover, place)
         self._waiting: list[Part] = []
         """For the link to open."""
+        self._line: deque[Part] = deque()
+        """For those on their way, because it goes alone, or one of them does."""
         self._sent = 0
         self._unconfirmed: dict[int, Part] = {}
         """By number of the publish, in that order."""
@@ -595,7 +601,7 @@ class Target(End):
 
     @property
     def idle(self) -> bool:
-        return not (self.link or self._leaving or self._waiting or self._fresh)
+        return not (self.link or self._leaving or self._waiting or self._line or self._fresh)
 
     def give(self, part: Part) -> None:
         """Publish it, or make its queue first if the group said that it has none."""
@@ -606,7 +612,16 @@ class Target(End):
         elif part.missing:
             self._make(part)
         else:
-            self._publish(link, part)
+            self._line.append(part)
+            self._go_on(link)
+
+    def _go_on(self, link: Link) -> None:
+        """Publish what may be on its way together."""
+        line, out = self._line, self._unconfirmed
+        while line and not (out and (line[0].alone or next(iter(out.values())).alone)):
+            part = line.popleft()
+            if not part.parcel.taking.gone:
+                self._publish(link, part)
 
     def _publish(self, link: Link, part: Part) -> None:
         parcel, limit = part.parcel, link.terms.frame_max
@@ -621,7 +636,7 @@ class Target(End):
 
     def tick(self, now_ms: int) -> None:
         self.tick_links(now_ms)
-        busy = self._waiting or self._unconfirmed or self._making or self._fresh
+        busy = self._waiting or self._line or self._unconfirmed or self._making or self._fresh
         if not busy and self.link is not None and now_ms - self._last_ms >= LEAVE_MS:
             self.leave()
 
@@ -639,9 +654,11 @@ class Target(End):
             case BasicAck(delivery_tag=tag, multiple=multiple):
                 for part in self._answered(tag, multiple):
                     (self.mover.missing if part.missing else self.mover.confirmed)(part)
+                self._go_on(link)
             case BasicNack(delivery_tag=tag, multiple=multiple):
                 for part in self._answered(tag, multiple):
                     self.mover.rest(part, f"queue '{part.queue}' in group '{self.place[0]}' refuses them")
+                self._go_on(link)
             case BasicReturn(reply_code=code, reply_text=queue) if code == NOT_FOUND:
                 # It does not say of which publish; with others for the queue on their way it is the same.
                 for part in self._unconfirmed.values():
@@ -653,11 +670,27 @@ class Target(End):
                 if piece[0] == MAKING:
                     link.send(encode_method(MAKING, ChannelOpen()))
                     self._not_made(text)
+                elif self._unconfirmed:
+                    self._sent = 0
+                    link.send(_encoded(PUBLISHING, ChannelOpen(), ConfirmSelect()))
+                    self._not_taken(text)
+                    self._go_on(link)
                 else:
                     self.leave()
                     self.lost(text)
             case _:
                 pass
+
+    def _not_taken(self, why: str) -> None:
+        """The channel is closed about one of those on their way: let it rest if it was alone, else find out which it is."""
+        parts = list(self._unconfirmed.values())
+        self._unconfirmed.clear()
+        if len(parts) == 1:
+            self.mover.rest(parts[0], why)
+            return
+        for part in parts:
+            part.alone = True
+        self._line.extendleft(reversed(parts))
 
     def _answered(self, tag: int, multiple: bool) -> list[Part]:
         self._last_ms = self.now_ms
@@ -668,10 +701,11 @@ class Target(End):
         return [self._unconfirmed.pop(number) for number in numbers]
 
     def lost(self, why: str) -> None:
-        parts = [*self._unconfirmed.values(), *self._waiting]
+        parts = [*self._unconfirmed.values(), *self._line, *self._waiting]
         for making in self._making.values():
             parts += making
         self._unconfirmed.clear()
+        self._line.clear()
         self._waiting.clear()
         self._making.clear()
         for part in parts:
@@ -709,8 +743,8 @@ class Target(End):
         self.mover.made += 1
         group, vhost = self.place
         self.mover.outside.note("warning", "queue made again", group=group, vhost=vhost, queue=queue)
-        for part in self._making.pop(queue, []):
-            self._publish(link, part)
+        self._line += self._making.pop(queue, [])
+        self._go_on(link)
 
     def _not_made(self, why: str) -> None:
         """The channel is closed about the first declaration; those behind it were not read."""

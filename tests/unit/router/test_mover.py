@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -444,6 +445,26 @@ def test_a_message_that_does_not_fit_stays_where_it_is_and_others_pass(moving: M
     assert "larger than a frame" in str(moving.noted("messages not moved"))
     queue = moving.main.broker.vhosts["/"].queues["q"]
     assert queue.ready + queue.acquired == 1
+
+
+def test_a_message_that_closes_the_channel_does_not_keep_others_back(moving: Moving) -> None:
+    moving.declare("q", "other")
+    moving.fast.config = replace(moving.fast.config, message_bytes_max=1000)
+    few = [b"%d" % number for number in range(5)]
+    at_main(moving, "q", b"1", b"x" * 2000, b"2", b"y" * 2000, b"3")
+    at_main(moving, "other", *few)
+    moving.pass_s(3)
+    # Those that the group had taken and not confirmed when the channel was closed may come twice.
+    assert set(bodies(moving.fast, "q")) == {b"1", b"2", b"3"}
+    assert set(bodies(moving.fast, "other")) == set(few)
+    assert "2000" in str(moving.noted("messages not moved"))
+    queue = moving.main.broker.vhosts["/"].queues["q"]
+    assert queue.ready + queue.acquired == 2
+    at_main(moving, "other", b"later")
+    at_main(moving, "q", b"4")
+    moving.pass_s(60)
+    assert set(bodies(moving.fast, "q")) == {b"4"} and set(bodies(moving.fast, "other")) == {b"later"}
+    assert queue.ready + queue.acquired == 2
 
 
 def test_a_source_is_not_read_while_too_much_is_on_its_way(
