@@ -36,6 +36,7 @@ from typing import Any, TypeAlias
 
 from tidemark.broker.groups import OUTBOX
 from tidemark.errors import TidemarkError
+from tidemark.frontend.amqp091.config import OWN_BYTES
 from tidemark.frontend.services import PeerInfo
 from tidemark.model.wiring import FRONT_USER
 from tidemark.router import naming
@@ -332,6 +333,10 @@ class End:
     def now_ms(self) -> int:
         return self.mover.outside.now_ms
 
+    @property
+    def _frame_max(self) -> int:
+        return self.mover.outside.config.frame_bytes_max + OWN_BYTES
+
     def dialled(self) -> Link:
         """The link, dialled if there is none."""
         if self.link is None:
@@ -347,7 +352,7 @@ class End:
                 "consumer_cancel_notify": True,
             }
             terms.heartbeat = HEARTBEAT_S
-            self.link = Link(self, group, terms, frame_max=outside.config.frame_bytes_max, whole=True)
+            self.link = Link(self, group, terms, frame_max=self._frame_max, whole=True)
             outside.dial(self.link, "")
         return self.link
 
@@ -371,7 +376,7 @@ class End:
         """What is on its way is counted until it is confirmed (`room`)."""
 
     def link_tuned(self, link: Link, offer: ConnectionTune) -> None:
-        terms, limit = link.terms, self.mover.outside.config.frame_bytes_max
+        terms, limit = link.terms, self._frame_max
         terms.frame_max = min(offer.frame_max or limit, limit)
         terms.channel_max = min(offer.channel_max or CHANNELS_MAX, CHANNELS_MAX)
         terms.tuned = terms.admitted = True

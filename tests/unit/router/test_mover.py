@@ -20,6 +20,7 @@ from tidemark.router.link import Link
 from tidemark.router.mover import Mover
 from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091 import methods
+from tidemark.wire.amqp091.frames import CONTENT_START, ENVELOPE_BYTES
 from tidemark.wire.amqp091.properties import Properties, encode_properties
 
 ELSEWHERE = {"x-group": "fast"}
@@ -437,14 +438,34 @@ def test_a_message_that_cannot_be_routed_stays_where_it_is_and_others_pass(
 
 def test_a_message_that_does_not_fit_stays_where_it_is_and_others_pass(moving: Moving) -> None:
     moving.declare("q")
-    large = encode_properties(Properties(headers={"h": "x" * 130_970}, delivery_mode=2))
+    config = moving.fast.config
+    moving.fast.config = replace(config, frame_bytes_max=4096)
+    large = encode_properties(Properties(headers={"h": "x" * 50_000}, delivery_mode=2))
     at_main(moving, "q", b"large", properties=large)
     at_main(moving, "q", b"x")
     moving.pass_s(3)
+    moving.fast.config = config
     assert bodies(moving.fast, "q") == [b"x"]
     assert "larger than a frame" in str(moving.noted("messages not moved"))
     queue = moving.main.broker.vhosts["/"].queues["q"]
     assert queue.ready + queue.acquired == 1
+
+
+def test_what_a_client_may_send_can_be_moved_with_all_that_is_added_to_it(moving: Moving) -> None:
+    """As many as are on their way at a time, in the largest frames, and one that has died before and says so in its headers."""
+    moving.declare("q")
+    client = moving.front.open()
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q", "x-message-ttl": 1}
+    client.declare("dying", durable=True, arguments=letters)
+    large = encode_properties(Properties(headers={"h": "x" * 131_038}, delivery_mode=2))
+    assert len(large) + ENVELOPE_BYTES + CONTENT_START.size == moving.main.config.frame_bytes_max
+    at_main(moving, "dying", b"letter", properties=large)
+    moving.pass_s(2)
+    at_main(moving, "q", *(b"%d" % number for number in range(machine.PREFETCH)), properties=large)
+    at_main(moving, "q", b"small")
+    moving.pass_s(2)
+    assert (moving.main.ready("q"), moving.fast.ready("q")) == (0, machine.PREFETCH + 2)
+    assert not moving.noted("messages not moved")
 
 
 def test_a_message_that_closes_the_channel_does_not_keep_others_back(moving: Moving) -> None:

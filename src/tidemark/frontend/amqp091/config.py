@@ -10,6 +10,8 @@ from tidemark.model.settings import setting
 
 KiB = 1024
 MiB = 1024 * KiB
+OWN_BYTES = 32 * KiB
+"""By how much a frame on a front's own link may be larger than a client's: for what brokers and fronts add to the headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

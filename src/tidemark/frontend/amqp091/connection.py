@@ -38,6 +38,7 @@ from tidemark.errors import (
 )
 from tidemark.frontend.amqp091 import channel as channels
 from tidemark.frontend.amqp091.channel import Answer, Channel
+from tidemark.frontend.amqp091.config import OWN_BYTES
 from tidemark.frontend.amqp091.replies import NAMES, reply_text
 from tidemark.frontend.services import ConnectionStatistics, Login, PeerInfo, Services, Verdict
 from tidemark.model.runs import PublishRun
@@ -137,17 +138,17 @@ class Amqp091:
         self.peer = peer
         self.closed = False
         self.state = State.OPENING
-        self.frame_max = config.frame_bytes_max
+        self.frame_max = config.frame_bytes_max + (OWN_BYTES if peer.own else 0)
         self.full = False
         self.starved = False
         self.kept_bytes = 0
         self._config = config
         self._connected_ms = services.now_ms
-        self._scanner = Scanner(config.frame_bytes_max, config.message_bytes_max, 0)
+        self._scanner = Scanner(self.frame_max, config.message_bytes_max, 0)
         self._handshake = Handshake(
             ConnectionTune(
                 channel_max=config.channels_max,
-                frame_max=config.frame_bytes_max,
+                frame_max=self.frame_max,
                 heartbeat=config.heartbeat_s,
             ),
             {
