@@ -43,7 +43,6 @@ from tidemark.model.runs import (
     HAS_USER_ID,
     IMMEDIATE,
     KEY,
-    MANDATORY,
     PROPERTIES,
     TTL,
     PublishRun,
@@ -165,8 +164,8 @@ class _Way:
     """How messages of one exchange and key get to the queues of one group."""
 
     group: str
-    heads: list[bytes]
-    """The method frame of each publish that it takes; an empty one is the client's own."""
+    head: bytes = b""
+    """The method frame; an empty one is the client's own."""
     entries: bytes = b""
     """What is added to the headers."""
 
@@ -514,7 +513,7 @@ class Channel:
                 except ChannelError:
                     if not (exchange or key):
                         raise
-                    ways, refused = [_Way(MAIN, [b""])], True
+                    ways, refused = [_Way(MAIN)], True
                 else:
                     before, ways = known.get((exchange, key), (None, []))
                     if before is not routes:
@@ -549,10 +548,9 @@ class Channel:
                     run, first, last = _without_names(run, first)
                 self._check_room(run, first, last, way.entries)
             frames = out.setdefault(way.group, [])
-            for head in way.heads:
-                frames.append(encode_publishes(run, first, last, head, way.entries, frame_max))
-                size += len(frames[-1])
-            parts.append((way.group, len(way.heads)))
+            frames.append(encode_publishes(run, first, last, way.head, way.entries, frame_max))
+            size += len(frames[-1])
+            parts.append((way.group, 1))
         if self._confirms is not None:
             self._confirms.add(parts, last - first)
         return size
@@ -572,26 +570,17 @@ class Channel:
         What goes to queues of main only, or to none, is main's to route: it says what is wrong with it, too. Only what
         looks like a front's own words (`naming`) is not passed on as a client says it.
         """
-        router = self._router
-        names_queues = router.outside.names_queues
         if not routes or (len(routes) == 1 and MAIN in routes):
-            if not names_queues or exchange or key:
-                return [_Way(MAIN, [b""])]
-            return [_Way(MAIN, [b""], naming.entries(routes.get(MAIN, ()), exchange, key))]
-        ways = []
-        for group, queues in routes.items():
-            if not queues:
-                continue
-            if names_queues:
-                head = publish_frame(self.number, b"", b"", 0)
-                for some in naming.parted(queues, (router.frame_max or LARGE) // 2):
-                    ways.append(_Way(group, [head], naming.entries(some, exchange, key)))
-            else:
-                # A group that does not have one of them says so. Main has all that it was found to have.
-                flags = MANDATORY * (group != MAIN)
-                raw = [queue.encode("utf-8", "surrogateescape") for queue in queues]
-                ways.append(_Way(group, [publish_frame(self.number, b"", each, flags) for each in raw]))
-        return ways
+            if exchange or key:
+                return [_Way(MAIN)]
+            return [_Way(MAIN, entries=naming.entries(routes.get(MAIN, ()), exchange, key))]
+        head, size = publish_frame(self.number, b"", b"", 0), (self._router.frame_max or LARGE) // 2
+        return [
+            _Way(group, head, naming.entries(some, exchange, key))
+            for group, queues in routes.items()
+            if queues
+            for some in naming.parted(queues, size)
+        ]
 
     def _confirmed(self, group: str, answer: Answer) -> None:
         if self._confirms is not None:
@@ -610,10 +599,7 @@ class Channel:
         returned = method_of(piece)
         assert isinstance(returned, BasicReturn)
         if returned.exchange or returned.routing_key:
-            if group == MAIN:
-                self._router.send(piece[3])
-            else:
-                self._give_to_main(group, returned.routing_key, piece)
+            self._router.send(piece[3])
         elif returned.reply_code != NOT_FOUND:
             self._return_as_sent(piece, returned)
         elif group != MAIN:
@@ -621,17 +607,14 @@ class Channel:
 
     def _give_to_main(self, group: str, queue: str, piece: Piece) -> None:
         properties, body = _content_of(piece)
-        key = queue.encode("utf-8", "surrogateescape")
-        if self._router.outside.names_queues:
-            properties, said = naming.without_entries(properties)
-            exchange, shown = (_raw(said.get(name, "")) for name in (EXCHANGE_HEADER, KEY_HEADER))
-            properties = with_entries(properties, naming.entries([queue], exchange, shown))
-            key = b""
+        properties, said = naming.without_entries(properties)
+        exchange, key = (_raw(said.get(name, "")) for name in (EXCHANGE_HEADER, KEY_HEADER))
+        properties = with_entries(properties, naming.entries([queue], exchange, key))
         if self._confirms is not None:
             self._confirms.also(group, MAIN)
         self._given_to_main = self._in_transactions
         content = encode_content(self.number, properties, body, self._router.frame_max)
-        self._say(MAIN, publish_frame(self.number, b"", key, 0) + content)
+        self._say(MAIN, publish_frame(self.number, b"", b"", 0) + content)
 
     def _return_as_sent(self, piece: Piece, returned: BasicReturn) -> None:
         """Main returns what it was given by a list of queues: the client sees it without that."""
@@ -852,7 +835,7 @@ HANDLERS: dict[type[Method], Callable[[Channel, Any], Handler]] = {
 
 def _is_one_each(ways: Sequence[_Way]) -> bool:
     """Whether no group gets a message in more than one publish."""
-    return len({way.group for way in ways}) == len(ways) and all(len(way.heads) == 1 for way in ways)
+    return len({way.group for way in ways}) == len(ways)
 
 
 def _swallow(_: Piece) -> None:

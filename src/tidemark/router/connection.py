@@ -86,11 +86,8 @@ class Outside(Protocol):
 
     @property
     def through(self) -> bool:
-        """Main is the only group: what clients say on their channels is passed on as it is."""
-
-    @property
-    def names_queues(self) -> bool:
-        """Links are known to be a front's: it may name the queues of a message, and say who its client is."""
+        """Main is the only group: what clients say on their channels is passed on as it is. Else links are known to be a
+        front's: it may name the queues of a message, and say who its client is."""
 
     @property
     def now_ms(self) -> int:
@@ -291,9 +288,7 @@ class Router:
             | {"authentication_failure_close": True}
         }
         terms.mechanism = PLAIN
-        name = b"\x00%b\x00" % credentials.user.encode()
-        terms.response = name + credentials.password
-        terms.name_only = name if self.outside.names_queues else None
+        terms.user, terms.password = credentials.user.encode(), credentials.password
         self.link_to(MAIN)
 
     def _refuse_login(self, why: str) -> None:

@@ -57,7 +57,8 @@ class Terms:
 
     client_properties: Table = field(default_factory=dict)
     mechanism: str = ""
-    response: bytes = field(default=b"", repr=False)
+    user: bytes = b""
+    password: bytes = field(default=b"", repr=False)
     vhost: str = ""
     channel_max: int = 0
     frame_max: int = 0
@@ -66,11 +67,10 @@ class Terms:
     """The limits are agreed on."""
     admitted: bool = False
     """The virtual host is known."""
-    name_only: bytes | None = None
-    """The response without the password, for groups other than main; None: they do not take a front's word."""
 
     def response_for(self, group: str) -> bytes:
-        return self.response if group == MAIN or self.name_only is None else self.name_only
+        """Groups other than main take a front's word for who the client is, and do not see its password."""
+        return b"\x00%b\x00%b" % (self.user, self.password if group == MAIN else b"")
 
 
 class Owner(Protocol):

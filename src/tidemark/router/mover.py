@@ -344,8 +344,8 @@ class End:
             terms = Terms(
                 {"product": "Tidemark", "connection_name": f"mover of {self.peer.host}"},
                 PLAIN,
-                b"\x00%b\x00" % FRONT_USER.encode(),
-                vhost,
+                FRONT_USER.encode(),
+                vhost=vhost,
             )
             terms.client_properties["capabilities"] = {
                 "authentication_failure_close": True,

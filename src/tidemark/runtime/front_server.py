@@ -215,7 +215,6 @@ class FrontServer:
         cluster = config.cluster
         self._secret, self._tls = read_secret(cluster.secret_file, log), peer_tls_of(cluster)
         self.through = len(self.members) == 1
-        self.names_queues = not self.through
         self._feeds = {} if self.through else {group: self._wiring_link(group) for group in self.members}
         self.wiring: Wiring = OneGroup() if self.through else self._feeds[MAIN].copy
         self.addresses: dict[str, Address] = {}

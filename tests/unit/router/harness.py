@@ -101,8 +101,7 @@ class Front:
 
     dial_s_max = 5
 
-    def __init__(self, *groups: str, names_queues: bool = False, **settings: Any) -> None:
-        self.names_queues = names_queues
+    def __init__(self, *groups: str, **settings: Any) -> None:
         self.through = not groups
         self.config = Amqp091Config(**settings)
         self.now_ms = START_MS
@@ -176,7 +175,7 @@ class Front:
             return
         if link in self.wires:
             self.wires[link].hang_up()
-        self.wires[link] = Wire(self.worlds[link.group], link, "front" if self.names_queues else "")
+        self.wires[link] = Wire(self.worlds[link.group], link, "" if self.through else "front")
         link.connected()
 
     def connect(self) -> Client:

@@ -18,9 +18,9 @@ from tidemark.wire.amqp091.properties import Properties, decode_properties, enco
 ELSEWHERE = {"x-group": "fast"}
 
 
-@pytest.fixture(params=[False, True], ids=["one publish a queue", "queues are named"])
-def front(request: pytest.FixtureRequest) -> Front:
-    return Front("fast", names_queues=request.param)
+@pytest.fixture
+def front() -> Front:
+    return Front("fast")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_groups_that_take_a_fronts_word_do_not_see_the_password(client: Client, 
     seen = {link.group: wire.front_end._handshake.agreed.credentials for link, wire in front.wires.items()}
     assert {each.user for each in seen.values() if each} == {"guest"}
     passwords = {group: each.password for group, each in seen.items() if each}
-    assert passwords == {MAIN: b"guest", "fast": b"" if front.names_queues else b"guest"}
+    assert passwords == {MAIN: b"guest", "fast": b""}
 
 
 # Queues --------------------------------------------------------------------------------------------
@@ -207,8 +207,7 @@ def test_consumers_see_what_the_client_published_to(client: Client, front: Front
     client.publish(1, "a.b", b"x", exchange="amq.topic", properties=properties)
     got = client.ask(1, methods.BasicGet(queue="there", no_ack=True))
     assert got.properties == decode_properties(properties)
-    if front.names_queues:
-        assert (got.method.exchange, got.method.routing_key) == ("amq.topic", "a.b")
+    assert (got.method.exchange, got.method.routing_key) == ("amq.topic", "a.b")
 
 
 @pytest.mark.parametrize("key", ["", "nowhere"])
@@ -256,9 +255,8 @@ def test_messages_for_more_queues_than_fit_into_a_frame_are_each_answered_for_al
     assert told == [False] * 4
 
 
-@pytest.mark.parametrize("names_queues", [False, True])
-def test_a_message_for_many_queues_is_sent_on_no_faster_than_groups_take_it(names_queues: bool) -> None:
-    front = Front("fast", names_queues=names_queues, kept_bytes_max=20_000)
+def test_a_message_for_many_queues_is_sent_on_no_faster_than_groups_take_it() -> None:
+    front = Front("fast", kept_bytes_max=20_000)
     client = front.open(channels=2)
     for number in range(20):
         client.declare(f"{number:0200}", durable=True, arguments=ELSEWHERE)
@@ -288,7 +286,7 @@ def test_properties_that_leave_no_room_for_names_are_refused(front: Front) -> No
     client = front.open(frame_max=4096)
     client.declare("q", durable=True, arguments=ELSEWHERE)
     client.publish(1, "q", b"x", properties=encode_properties(Properties(headers={"a": "x" * 4000})))
-    assert [each.reply_code for each in client.read_all()] == ([406] if front.names_queues else [])
+    assert [each.reply_code for each in client.read_all()] == [406]
 
 
 @pytest.mark.parametrize(

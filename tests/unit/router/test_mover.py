@@ -50,7 +50,7 @@ class Moving:
     """A front with a mover, and the brokers behind it."""
 
     def __init__(self) -> None:
-        self.front = Front("fast", names_queues=True)
+        self.front = Front("fast")
         self.mover = Mover(self.front, "front")
         self.told: list[tuple[str, str, str]] = []
         for world in self.front.worlds.values():
