@@ -10,6 +10,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,12 @@ class Groups:
         self.fast.close()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
+@contextmanager
+def running(directory: Path) -> Iterator[Groups]:
+    """Both groups, and the etcd that they share."""
     if shutil.which(PROGRAM) is None:
         assert not os.environ.get("CI"), "etcd is missing: apt-get install etcd-server"
         pytest.skip("etcd is not installed: apt-get install etcd-server")
-    directory = tmp_path_factory.mktemp("groups")
     etcd = Etcd(directory / "etcd").start()
     made = Groups(directory, etcd.endpoint)
     try:
@@ -78,6 +79,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
     finally:
         made.close()
         etcd.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
+    with running(tmp_path_factory.mktemp("groups")) as groups:
+        yield groups
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import pika
 import pytest
 from helpers.broker import BrokerProcess
-from helpers.etcd import PROGRAM, Etcd
 from helpers.front import FrontProcess
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import (
@@ -21,24 +18,15 @@ from pika.exceptions import (
     UnroutableError,
 )
 from system.cluster.cluster import PERSISTENT, fresh, wait_until
-from system.cluster.test_groups import Groups, peers
+from system.cluster.test_groups import Groups, peers, running
 
 ELSEWHERE = {"x-group": "fast"}
 
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
-    if shutil.which(PROGRAM) is None:
-        assert not os.environ.get("CI"), "etcd is missing: apt-get install etcd-server"
-        pytest.skip("etcd is not installed: apt-get install etcd-server")
-    directory = tmp_path_factory.mktemp("groups")
-    etcd = Etcd(directory / "etcd").start()
-    made = Groups(directory, etcd.endpoint)
-    try:
-        yield made.start()
-    finally:
-        made.close()
-        etcd.close()
+    with running(tmp_path_factory.mktemp("groups")) as made:
+        yield made
 
 
 def front_of(groups: Groups, place: Path, *names: str) -> FrontProcess:
