@@ -34,6 +34,7 @@ from tidemark_spark.errors import (
     SinkUnavailable,
 )
 from tidemark_spark.pipeline.sinks import make_sink
+from tidemark_spark.pipeline.sinks.delta import DeltaSink
 from tidemark_spark.pipeline.values import Change
 
 if TYPE_CHECKING:
@@ -632,6 +633,26 @@ def test_a_batch_is_one_commit_of_delta_with_its_application_transaction(
         table = DeltaTable(place.options["path"])
         versions.append((table.version(), table.transaction_version("tidemark/shop/target")))
     assert versions == [(n + 1, n + 1) for n in range(5)]
+
+
+def test_a_batch_of_delta_that_another_driver_went_on_from_at_once_was_applied(
+    place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_of("delta")
+    one, other = place.ready(), place.ready()
+    one.apply(model.change(0))
+    merge = DeltaSink._merge
+
+    def merge_and_wait(sink: DeltaSink, *given: Any) -> int:
+        deleted = merge(sink, *given)
+        if sink is one:
+            assert other.apply(model.change(1)).skipped
+            assert not other.apply(model.change(2)).skipped
+        return deleted
+
+    monkeypatch.setattr(DeltaSink, "_merge", merge_and_wait)
+    assert not one.apply(model.change(1)).skipped
+    assert one.apply(model.change(2)).skipped
 
 
 def test_the_mark_of_delta_is_found_behind_commits_of_others(place_of: Callable[[str], Place]) -> None:

@@ -148,13 +148,13 @@ class DeltaSink:
             raise
         except DeltaError as error:
             self._refuse_row(rows, shape, error)
-        table.update_incremental()
-        if table.transaction_version(self._app) != number + 1:
+        # What this object says of its version is our own commit; others may have gone on from it meanwhile.
+        if table.version() == before:
             # Nothing to change is no commit: the mark needs one all the same.
-            if table.version() != before:
-                raise CommitFailedError("another writer was first")
             self._commit_nothing(table, commit)
-            table.update_incremental()
+        table.update_incremental()
+        if (table.transaction_version(self._app) or 0) <= number:
+            raise CommitFailedError("the commit is not in the log")
         self._sync(before + 1, table.version())
         return Applied(skipped=False, upserted=rows.num_rows, deleted=deleted)
 
