@@ -25,10 +25,9 @@ from collections import deque
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from tidemark import __version__
 from tidemark.errors import CommandInvalid, InternalError, LoginRefused, TidemarkError
 from tidemark.frontend.amqp091.config import Amqp091Config
-from tidemark.frontend.amqp091.connection import CAPABILITIES, UNREAD_FACTOR
+from tidemark.frontend.amqp091.opening import TRUSTED, UNREAD_FACTOR, login_refused, server_handshake
 from tidemark.frontend.amqp091.replies import NAMES, reply_text
 from tidemark.frontend.services import PeerInfo
 from tidemark.router.channels import Channels
@@ -36,7 +35,7 @@ from tidemark.router.link import Link, Terms, method_of
 from tidemark.router.wiring import MAIN, Wiring
 from tidemark.wire.amqp091.cutter import HEARTBEAT, PASSED, Cutter, Piece
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
-from tidemark.wire.amqp091.handshake import Handshake, ProtocolHeader, header_fits
+from tidemark.wire.amqp091.handshake import ProtocolHeader, header_fits
 from tidemark.wire.amqp091.handshake import State as Step
 from tidemark.wire.amqp091.methods import (
     ConnectionBlocked,
@@ -71,8 +70,6 @@ LIVE = (State.OPENING, State.OPEN, State.FINISHING)
 """States in which an error has consequences."""
 WAITING = (Step.AWAIT_VERDICT, Step.AWAIT_ADMISSION)
 """Steps of the handshake in which main is asked, and nothing more is read."""
-TRUSTED = (Step.AWAIT_OPEN, Step.AWAIT_ADMISSION, Step.OPEN)
-"""Steps from which on a peer may be waited for when it is told that it failed."""
 
 
 class Outside(Protocol):
@@ -131,17 +128,7 @@ class Router:
         self._through = outside.through
         self._channels = Channels(self)
         self._cutter = Cutter(config.frame_bytes_max)
-        self._handshake = Handshake(
-            ConnectionTune(config.channels_max, config.frame_bytes_max, config.heartbeat_s),
-            {
-                "product": "Tidemark",
-                "version": __version__,
-                "platform": "Python",
-                "cluster_name": config.cluster_name,
-                "capabilities": dict.fromkeys(CAPABILITIES, True),
-            },
-            (PLAIN, AMQPLAIN),
-        )
+        self._handshake = server_handshake(config, config.frame_bytes_max, (PLAIN, AMQPLAIN))
         self._early: deque[Piece] = deque()
         """What the client said while main was asked."""
         self._terms = Terms()
@@ -296,10 +283,7 @@ class Router:
         self.outside.note(
             "warning", "login refused", connection=str(self.peer), mechanism=mechanism, reason=why
         )
-        close = self._handshake.refuse(
-            f"{NAMES[403]} - Login was refused using authentication mechanism {mechanism}. "
-            "For details see the broker logfile."
-        )
+        close = self._handshake.refuse(login_refused(mechanism))
         if close is not None:
             self._reply(close)
         self._end("login refused")

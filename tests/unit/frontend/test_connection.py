@@ -7,7 +7,7 @@ from unit.frontend.harness import PERSISTENT, Client, World, publish_frames
 
 from tidemark.broker.session import Session
 from tidemark.errors import DiskFailed
-from tidemark.frontend.amqp091.connection import CAPABILITIES
+from tidemark.frontend.amqp091.opening import CAPABILITIES
 from tidemark.wire.amqp091 import methods
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER, encode_content
 from tidemark.wire.amqp091.methods import (

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from tidemark import __version__
 from tidemark.broker.session import Session
 from tidemark.errors import (
     ChannelError,
@@ -39,12 +38,13 @@ from tidemark.errors import (
 from tidemark.frontend.amqp091 import channel as channels
 from tidemark.frontend.amqp091.channel import Answer, Channel
 from tidemark.frontend.amqp091.config import OWN_BYTES
+from tidemark.frontend.amqp091.opening import TRUSTED, UNREAD_FACTOR, login_refused, server_handshake
 from tidemark.frontend.amqp091.replies import NAMES, reply_text
 from tidemark.frontend.services import ConnectionStatistics, Login, PeerInfo, Services, Verdict
 from tidemark.model.runs import PublishRun
 from tidemark.model.wiring import FRONT_USER, MAIN
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
-from tidemark.wire.amqp091.handshake import Handshake, ProtocolHeader, header_fits
+from tidemark.wire.amqp091.handshake import ProtocolHeader, header_fits
 from tidemark.wire.amqp091.handshake import State as Step
 from tidemark.wire.amqp091.methods import (
     BasicAck,
@@ -57,7 +57,6 @@ from tidemark.wire.amqp091.methods import (
     ConnectionOpen,
     ConnectionSecureOk,
     ConnectionStartOk,
-    ConnectionTune,
     ConnectionTuneOk,
     ConnectionUnblocked,
     ConnectionUpdateSecret,
@@ -68,20 +67,6 @@ from tidemark.wire.amqp091.methods import (
 )
 from tidemark.wire.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN
 from tidemark.wire.amqp091.scanner import AckRun, Event, Fault, Heartbeat, MethodFrame, Oversized, Scanner
-
-CAPABILITIES = (
-    "publisher_confirms",
-    "exchange_exchange_bindings",
-    "basic.nack",
-    "consumer_cancel_notify",
-    "connection.blocked",
-    "consumer_priorities",
-    "authentication_failure_close",
-    "per_consumer_qos",
-    "direct_reply_to",
-)
-UNREAD_FACTOR = 4
-"""How many times `output_bytes_max` may wait for a peer that does not read before we read no more from it."""
 
 
 class State(Enum):
@@ -120,9 +105,6 @@ def answer_to(state: State, kind: type[Method]) -> Answer:
     return Answer.TAKE if kind in TAKEN[state] else OTHERWISE[state]
 
 
-TRUSTED = (Step.AWAIT_OPEN, Step.AWAIT_ADMISSION, Step.OPEN)
-"""Steps of the handshake from which on a peer may be waited for when it is told that it failed."""
-
 LIVE = (State.OPENING, State.OPEN, State.FINISHING)
 """States in which an error of the peer has consequences."""
 
@@ -145,21 +127,8 @@ class Amqp091:
         self._config = config
         self._connected_ms = services.now_ms
         self._scanner = Scanner(self.frame_max, config.message_bytes_max, 0)
-        self._handshake = Handshake(
-            ConnectionTune(
-                channel_max=config.channels_max,
-                frame_max=self.frame_max,
-                heartbeat=config.heartbeat_s,
-            ),
-            {
-                "product": "Tidemark",
-                "version": __version__,
-                "platform": "Python",
-                "cluster_name": config.cluster_name,
-                "capabilities": dict.fromkeys(CAPABILITIES, True),
-            },
-            (PLAIN, AMQPLAIN) if peer.certificate_name is None else (PLAIN, AMQPLAIN, EXTERNAL),
-        )
+        known = (PLAIN, AMQPLAIN) if peer.certificate_name is None else (PLAIN, AMQPLAIN, EXTERNAL)
+        self._handshake = server_handshake(config, self.frame_max, known)
         self._has_session = False
         self._channels: dict[int, Channel] = {}
         self._paused: dict[Channel, None] = {}
@@ -364,11 +333,7 @@ class Amqp091:
         self.services.note(
             "warning", "login refused", connection=str(self.peer), mechanism=mechanism, reason=verdict.reason
         )
-        text = (
-            f"{NAMES[403]} - Login was refused using authentication mechanism {mechanism}. "
-            "For details see the broker logfile."
-        )
-        close = handshake.refuse(text)
+        close = handshake.refuse(login_refused(mechanism))
         if close is not None:
             self._reply(close)
         self._end("login refused")
