@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 import tidemark.client
+from tidemark_spark import own_session
 from tidemark_spark.errors import (
     BatchFailed,
     DataLost,
@@ -226,7 +227,7 @@ class Delivery:
             self.tracker.opened(mark)
             self._at_boundary = mark is None or mark.boundary
             self._check_change(mark)
-            session = self._session.newSession()
+            session = own_session(self._session)
             with self._starts:
                 queries = self._start(session, mark)
                 self._remember()

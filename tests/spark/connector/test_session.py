@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tidemark_spark import own_session
 from tidemark_spark.interpreter import quick_python
 from tidemark_spark.session import FAST_START, FILE_MANAGER, cores, is_local, is_local_path, settings
 
@@ -128,3 +129,16 @@ def test_sparks_archives_are_taken_off_the_path_and_everything_else_stays() -> N
     )
 
     assert told.stdout.strip() == f"/a b:*:/mine.zip {sys.executable} ['a b', '*']"
+
+
+def test_a_session_of_its_own_shares_nothing_of_the_source_that_spark_changes(spark: SparkSession) -> None:
+    def variables(session: SparkSession) -> Any:
+        manager = session._jsparkSession.sessionState().dataSourceManager()
+        return manager.lookupDataSource("tidemark").dataSourceCls().envVars()
+
+    first, second = own_session(spark), own_session(spark)
+
+    variables(first)["OF_THE_FIRST"] = "1"
+    assert "OF_THE_FIRST" not in variables(second)
+    assert "OF_THE_FIRST" not in variables(spark.newSession())
+    assert "OF_THE_FIRST" in variables(first)
