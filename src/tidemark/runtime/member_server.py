@@ -16,6 +16,7 @@ import ipaddress
 import os
 from collections.abc import Callable
 
+from tidemark.cluster.chain.mode import tails_from
 from tidemark.cluster.config import ClusterConfig
 from tidemark.cluster.mode import Answer, MemberHere, State
 from tidemark.config import Address, Config, parse_address
@@ -332,7 +333,7 @@ class MemberServer(Server):
         view, me = self.member.view, self.config.node.name
         ready = view.ready if view is not None else ()
         names = [*ready, *sorted(name for name in {*self._facts, me} if name not in ready)]
-        chained = self.config.cluster.mode == "chain"
+        cluster = self.config.cluster
         found = []
         for name in names:
             facts = self._facts.get(name)
@@ -345,9 +346,9 @@ class MemberServer(Server):
             else:
                 state = "joining"
             amqp, amqps = (facts.amqp, facts.amqps) if facts is not None else ("", "")
-            found.append(MemberInfo(name, state, role_of(name, ready, chained), amqp, amqps))
+            found.append(MemberInfo(name, state, role_of(name, ready, cluster), amqp, amqps))
         leader, epoch = (view.leader, view.epoch) if view is not None else ("", 0)
-        return Topology(self.config.cluster.mode, epoch, leader, tuple(found))
+        return Topology(cluster.mode, epoch, leader, tuple(found))
 
     def facts_of(self, name: Name) -> MemberFacts | None:
         """What a member last said about itself; None: it has said nothing yet."""
@@ -556,15 +557,16 @@ class MemberServer(Server):
         )
 
 
-def role_of(name: Name, ready: tuple[Name, ...], chained: bool) -> str:
+def role_of(name: Name, ready: tuple[Name, ...], cluster: ClusterConfig) -> str:
     """What a member is for, when these are ready, the leader first."""
+    chained = cluster.mode == "chain"
     if name not in ready:
         return "joining"
     if name == ready[0]:
         return "head" if chained else "leader"
     if not chained:
         return "backup"
-    return "tail" if name == ready[-1] else "middle"
+    return "tail" if ready.index(name) >= tails_from(len(ready), cluster.chain_tails) else "middle"
 
 
 def _etcd(

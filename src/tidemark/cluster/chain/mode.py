@@ -18,6 +18,11 @@ from tidemark.cluster.replica import LogFacts, Replica
 from tidemark.model.peers import Name, View
 
 
+def tails_from(ready: int, tails: int) -> int:
+    """The place of the first member that feeds nobody, in a chain of so many."""
+    return max(1, ready - tails)
+
+
 class Line:
     """Each reads from the one before it."""
 
@@ -26,8 +31,7 @@ class Line:
 
     def source(self, view: View, member: Name) -> Name:
         place = view.ready.index(member)
-        spine = max(1, len(view.ready) - self._tails)
-        return view.ready[min(place, spine) - 1]
+        return view.ready[min(place, tails_from(len(view.ready), self._tails)) - 1]
 
     def copy_source(self, view: View, member: Name) -> Name:
         return [name for name in view.ready if name != member][-1]
