@@ -84,6 +84,9 @@ REPLICATE: dict[str, Replicate] = {
     "configuration": "configuration",
     "messages": "messages",
     "all": "messages",
+    "no": "none",
+    "wiring": "configuration",
+    "yes": "messages",
 }
 """The words for how much of a queue a cluster keeps, and what each stands for."""
 

@@ -83,6 +83,7 @@ def test_a_policy_stands_between_the_two() -> None:
 
 
 def test_all_is_another_word_for_messages() -> None:
+    """X-14"""
     broker = a_member("none")
     governed(broker, "all", "^p")
     assert declared(broker, "all").spec.replicate == declared(broker, None, "p").spec.replicate == "messages"
@@ -396,3 +397,16 @@ def test_definitions_with_what_cannot_be_change_nothing() -> None:
     with pytest.raises(PreconditionFailed, match="a queue of type 'stream' is on all members"):
         import_definitions(broker, {"queues": queues})
     assert not broker.queues
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("no", "none"), ("wiring", "configuration"), ("yes", "messages"), ("all", "messages")]
+)
+def test_each_word_that_others_use_stands_for_one_of_ours(word: str, meant: Replicate) -> None:
+    """X-14: none, configuration and messages; the others are aliases, in arguments and in policies."""
+    broker = a_member("configuration" if meant == "none" else "none")
+    governed(broker, word, "^p")
+    assert declared(broker, word).spec.replicate == meant
+    assert declared(broker, None, "p").spec.replicate == meant
+    session = a_session(broker)
+    session.declare_queue("q", durable=True, arguments={"x-replicate": meant})
