@@ -412,6 +412,7 @@ class Member:
                 self._note_cut(to)
                 self._begin_rebuild(lambda: self._cut_back(to))
             case Reset():
+                self._note_emptied()
                 self._begin_rebuild(lambda: reset(self._disk))
             case Drain():
                 self._outside.drain()
@@ -534,6 +535,16 @@ class Member:
             journal=to.journal,
             records=ends.journal - to.journal + ends.catalog - to.catalog,
             bytes=journal.bytes_after(to.journal),
+        )
+
+    def _note_emptied(self) -> None:
+        store = self.node.store
+        self._outside.note(
+            "warning",
+            "store emptied",
+            source=self._source,
+            **asdict(store.ends),
+            bytes=store.journal.bytes_after(0),
         )
 
     def _cut_back(self, to: Ends) -> None:

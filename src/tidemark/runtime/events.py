@@ -89,6 +89,7 @@ EVENTS: dict[str, str] = {
     "messages not moved": "TM-4036",
     "messages moved": "TM-4037",
     "queue made again": "TM-4038",
+    "store emptied": "TM-4039",
     # What should not happen
     "unexpected": "TM-9001",
     "unexpected exception": "TM-9002",
