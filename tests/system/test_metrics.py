@@ -26,7 +26,9 @@ from tidemark.admin.prometheus.names import EVERY, FRONT, TOTALS
 ROOT = Path(__file__).resolve().parents[2]
 GUEST = ("guest", "guest")
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
-ONLY_IN_A_CLUSTER = {"tidemark_cluster_member_lag_sequences", "tidemark_cluster_member_unacked_bytes"}
+ONLY_IN_A_CLUSTER = {
+    f"tidemark_cluster_member_{word}" for word in ("lag_sequences", "unacked_bytes", "over_budget_ratio")
+}
 NOT_REPORTED = {
     f"tidemark_{prefix}pipeline_sink_{word}"
     for prefix in ("", "detailed_")
@@ -436,6 +438,7 @@ def test_scrapes_do_not_keep_clients_waiting(own_broker: BrokerProcess) -> None:
 
 @pytest.mark.slow
 def test_members_of_a_cluster_tell_who_leads_and_who_is_behind(tmp_path: Path) -> None:
+    """K-55: what health is judged by is exported."""
     cluster = Cluster(tmp_path, "standby", nodes=2)
     try:
         cluster.start()
@@ -449,6 +452,7 @@ def test_members_of_a_cluster_tell_who_leads_and_who_is_behind(tmp_path: Path) -
         [other] = set(found) - {leader}
         assert value(found[other], "tidemark_cluster_serving") == 0
         eventually(lambda: value(found[leader], "tidemark_cluster_member_lag_sequences", member=other) >= 0)
+        assert 0 <= value(found[leader], "tidemark_cluster_member_over_budget_ratio", member=other) <= 1
         assert value(found[leader], "tidemark_cluster_epoch") == value(found[other], "tidemark_cluster_epoch")
         [info] = [given for given, _ in found[leader]["tidemark_cluster_info"]]
         assert info["leader"] == leader and info["mode"] == "standby"

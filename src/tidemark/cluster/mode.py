@@ -349,3 +349,6 @@ class Mode(Protocol):
     state: State
 
     def step(self, event: Event) -> list[Effect]: ...
+
+    def over_budget(self) -> dict[Name, float]:
+        """Member → for which share of the last seconds it took longer than it may to acknowledge, if this one leads."""

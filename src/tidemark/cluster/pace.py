@@ -38,10 +38,12 @@ class Pace:
         """Whether it was over its budget nearly all of the time; it has owed an acknowledgement for `owed_ms` now."""
         while self.rounds and self.rounds[0][0] <= now - ROUNDS_MS:
             self.rounds.popleft()
-        if len(self.rounds) < ROUNDS:
-            return False
+        return len(self.rounds) >= ROUNDS and self.share(now, owed_ms) >= SHARE
+
+    def share(self, now: int, owed_ms: int) -> float:
+        """For which share of the window it was over its budget."""
         start = now - WINDOW_MS
         over = sum(max(0, min(took_ms, end - start)) for end, took_ms in self.rounds)
         if owed_ms > self.budget_ms:
             over += min(owed_ms, WINDOW_MS)
-        return over >= SHARE * WINDOW_MS
+        return min(1.0, over / WINDOW_MS)

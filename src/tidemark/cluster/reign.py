@@ -214,12 +214,23 @@ class Reign:
         slow = {
             name
             for name, watch in self.watches.items()
-            if watch.linked
-            and self.paces[name].is_slow(self.now, self.now - watch.since if watch.owes else 0)
+            if watch.linked and self.paces[name].is_slow(self.now, self._owed_ms(watch))
         }
         first = [name for name in slow if self.watches[name].source not in slow]
         if len(first) == 1 and set(self.watches) - set(late) - set(first):
             self.slow.update(first)
+
+    def over_budget(self) -> dict[Name, float]:
+        """For which share of the last seconds each of the ready was over its budget; nothing if there is none."""
+        if not self.config.ack_budget_ms:
+            return {}
+        return {
+            name: self.paces[name].share(self.now, self._owed_ms(watch))
+            for name, watch in self.watches.items()
+        }
+
+    def _owed_ms(self, watch: Watch) -> int:
+        return self.now - watch.since if watch.owes else 0
 
     def welcome(self) -> list[Name]:
         """Those that hold all that is complete and without which nothing completes any more."""

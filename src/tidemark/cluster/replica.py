@@ -167,6 +167,9 @@ class Replica:
         self._closing_since: int | None = None
         self._over = False
 
+    def over_budget(self) -> dict[Name, float]:
+        return self._reign.over_budget() if self._reign is not None else {}
+
     def step(self, event: Event) -> list[Effect]:
         """Take one event; return what this member must do about it."""
         if self._over:

@@ -635,4 +635,5 @@ class Member:
             "complete": asdict(self._complete),
             "histories": [{"history": row.history, "first": asdict(row.first)} for row in store.table],
             "peers": self._shipping.status(ends),
+            "over_budget": self.mode.over_budget(),
         }

@@ -300,6 +300,10 @@ def _cluster(server: Server) -> Iterator[Family]:
             "tidemark_cluster_member_unacked_bytes",
             [({"member": p["name"]}, p["unacked_bytes"]) for p in peers],
         )
+        yield Family(
+            "tidemark_cluster_member_over_budget_ratio",
+            [({"member": name}, share) for name, share in now["over_budget"].items()],
+        )
     yield one("tidemark_cluster_histories_total", len(node.store.table))
 
 

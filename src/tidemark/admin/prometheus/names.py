@@ -237,6 +237,8 @@ TOTALS: dict[str, Metric] = {
         members_ready="Members that have all that was confirmed; 0: it stands alone.",
         member_lag_sequences="How many sequences a member that follows this one is behind.",
         member_unacked_bytes="Bytes sent to a member that it has not stored yet.",
+        member_over_budget_ratio="For which share of the last two seconds a ready member took longer than "
+        "cluster.ack_budget_ms to acknowledge, as the leader sees it.",
     ),
     **_counters("tidemark_cluster_", histories="Histories of the store: how often somebody began to lead."),
     **_counters(
