@@ -55,6 +55,7 @@ def dialling(
 
 
 def test_who_is_passed_on_by_another_member_tries_the_leader_itself() -> None:
+    """K-57: given any address, it ends at the right node."""
     search = dialling([B])
     assert search.next() == (B, 0.0)
 
@@ -97,6 +98,7 @@ def test_a_broker_that_stands_alone_is_used_whatever_address_it_names() -> None:
 
 
 def test_an_older_epoch_changes_nothing() -> None:
+    """K-58: what a node says that has not heard of the last shift is not believed."""
     cluster = Cluster()
     cluster.learn(welcome("b", "b", epoch=2, ready="bc"))
     cluster.learn(welcome("a", "a", epoch=1))
@@ -119,6 +121,7 @@ def test_the_error_says_what_came_of_every_address() -> None:
 
 
 def test_reads_go_to_the_tail_of_a_chain() -> None:
+    """K-43, K-57: consumers that ask for it read from the tail."""
     search = dialling([A], read_from="tail", told=welcome("a"))
     assert search.next()[0] == C
     assert search.greeted(C, welcome("c"))

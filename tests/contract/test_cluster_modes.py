@@ -29,6 +29,7 @@ SETUPS = {
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
 def test_a_completed_record_is_on_as_many_disks_as_the_mode_promises(setup: Setup, seed: int) -> None:
+    """X-8, X-11: complete means the same in every mode: on the disks of all current ready members."""
     world = World(seed, setup.mode, setup.members, rude=False)
     assert world.run(20_000, world.is_well)
     ready_from = {log: len(done) for log, done in world.committed.items()}

@@ -152,6 +152,7 @@ def test_a_killed_leader_costs_a_producer_and_a_reader_at_the_tail_nothing(clust
 
 
 def test_a_killed_tail_sends_its_reader_elsewhere_and_nothing_goes_back(cluster: Cluster) -> None:
+    """K-58: the client refreshes and tries again; nothing is read that goes back."""
     name = fresh("tail-killed")
     with connect(url(cluster)) as db:
         db.stream(name, create=True)
@@ -246,6 +247,7 @@ def test_a_frozen_leader_is_left_for_the_next_one(cluster: Cluster) -> None:
 
 
 def test_one_address_is_enough_to_find_the_leader_and_all_others(cluster: Cluster) -> None:
+    """K-40: the topology with its roles. K-57: given any address, a client ends at the right node, also after a failover."""
     backup = cluster.backups[0]
     with connect(url(cluster, backup)) as db:
         members = {one.name: one for one in db.members()}
@@ -295,7 +297,7 @@ def test_a_client_gives_up_after_its_limit_and_says_what_it_tried(cluster: Clust
 
 
 def test_what_was_written_is_read_at_the_tail_at_once(cluster: Cluster) -> None:
-    """M6, read your writes: every put is seen by the read that follows it, at another member."""
+    """M6, K-46, read your writes: every put is seen by the read that follows it, at another member."""
     name = fresh("own")
     with connect(url(cluster), read_from="tail") as db:
         stream = db.stream(name, create=True)
@@ -322,6 +324,7 @@ def test_heads_never_go_back_whichever_member_is_asked(cluster: Cluster) -> None
 
 
 def test_a_receipt_is_judged_by_what_all_members_have(cluster: Cluster) -> None:
+    """K-47, X-11: the sequence of a write is asked for at the leader or at a tail until so many members have it."""
     name = fresh("receipt")
     for read_from in ("leader", "tail"):
         with connect(url(cluster), read_from=read_from) as db:

@@ -172,6 +172,7 @@ async def test_a_member_whose_lease_was_taken_away_registers_anew(etcd: Etcd) ->
 
 @in_loop
 async def test_a_view_that_is_written_reaches_everybody_with_its_revision(etcd: Etcd) -> None:
+    """X-9: as from the other provider of membership."""
     async with seats("ab", etcd.endpoint) as (a, b):
         await eventually(lambda: a.told("view") and b.told("view"))
         a.etcd.propose(FIRST)
@@ -187,6 +188,7 @@ async def test_a_view_that_is_written_reaches_everybody_with_its_revision(etcd: 
 
 @in_loop
 async def test_of_several_that_propose_one_wins_and_the_others_are_told(etcd: Etcd) -> None:
+    """K-56: whoever would manage the group, one of them does."""
     async with seats("abc", etcd.endpoint) as everybody:
         await eventually(lambda: all(one.told("view") for one in everybody))
         for one in everybody:
@@ -342,3 +344,12 @@ async def test_an_etcd_that_lost_its_data_is_noticed_and_the_view_is_none_again(
         await eventually(lambda: a.leased)
 
         assert "etcd lost its data" in a.lines.getvalue()
+
+
+@in_loop
+async def test_two_members_of_one_name_are_found_out(etcd: Etcd) -> None:
+    """K-52: one node has one role in a group: a second member of the same name is reported."""
+    async with seats("aa", etcd.endpoint) as (one, other):
+        other.facts = replace(other.facts, peer="127.0.0.1:7999")
+        await eventually(lambda: one.leased and other.leased)
+        await eventually(lambda: "name used twice" in one.lines.getvalue() + other.lines.getvalue())

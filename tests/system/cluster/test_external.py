@@ -305,6 +305,7 @@ def test_every_command_has_the_exit_code_that_a_resource_agent_needs(members: Ex
 
 
 def test_a_member_of_a_cluster_with_etcd_takes_the_same_commands(cluster: Cluster) -> None:
+    """X-9: with an etcd or without, members are told the same and do the same."""
     leader, other = cluster.leader, cluster.second
 
     def ctl(name: str, *words: str) -> Said:
@@ -333,7 +334,11 @@ def store(*words: str) -> Said:
 
 
 def test_after_a_crash_of_all_the_tool_names_the_store_that_lacks_nothing(members: External) -> None:
-    """S-7, H-59, H-60, H-62..64: n3 was left out, then all are killed; the tool names n2, which led last."""
+    """S-7, H-59, H-60, H-62..64: n3 was left out, then all are killed; the tool names n2, which led last.
+
+    X-6: no store that was left in use seeds the cluster by itself. X-7: the tool ranks by epoch, role and sequence. X-22: what
+    each store says about itself.
+    """
     members.found("n1")
     queue = fresh("crashed")
     members.declare(queue)

@@ -102,7 +102,7 @@ def test_mixed_traffic_keeps_every_promise_while_members_are_killed(cluster: Clu
 
 
 def test_a_backup_that_is_killed_stops_nothing_and_comes_back_equal(cluster: Cluster) -> None:
-    """H-53, F-44: KILL a backup under load; RESTART: it catches up; EQ."""
+    """H-53, F-44, X-6: KILL a backup under load; RESTART: it catches up; EQ."""
     queue = fresh("backup")
     cluster.declare(queue)
     leader, victim = cluster.leader, cluster.backups[0]
@@ -124,7 +124,8 @@ def test_a_backup_that_is_killed_stops_nothing_and_comes_back_equal(cluster: Clu
 
 
 def test_two_of_three_may_die_one_after_the_other(cluster: Cluster) -> None:
-    """H-32, H-74, S-8: KILL the leader, publish at once to the next one, KILL that too: nothing confirmed is lost."""
+    """H-32, H-74, S-8: KILL the leader, publish at once to the next one, KILL that too: nothing confirmed is lost. K-56: whoever
+    leads next manages the group and leaves out those that are dead."""
     queue = fresh("twice")
     cluster.declare(queue)
 
@@ -237,7 +238,7 @@ def test_a_member_that_was_away_catches_up_and_can_lead(cluster: Cluster) -> Non
 def test_after_a_crash_of_all_any_order_of_starts_brings_everything_back(
     cluster: Cluster, order: tuple[int, ...]
 ) -> None:
-    """S-9, A-43, H-57: KILL all at once under load, RESTART in any order: every confirmed message is there."""
+    """S-9, A-43, H-57, X-7: KILL all at once under load, RESTART in any order: every confirmed message is there."""
     queue = fresh("total")
     cluster.declare(queue)
     publisher = Publisher(cluster, queue)

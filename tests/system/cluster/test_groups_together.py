@@ -73,7 +73,8 @@ class Wired:
 
 
 def test_each_group_is_led_on_a_node_of_its_own(shared: Cluster) -> None:
-    """As it was started: work is spread before anybody has to do something about it."""
+    """As it was started: work is spread before anybody has to do something about it. K-52: a node has one role in each group,
+    and another in the next."""
     assert [shared.leader_of(group) for group in GROUPS] == ["main-n1", "fast-n2"]
 
 
@@ -94,7 +95,7 @@ def test_nothing_confirmed_is_lost_when_leaders_of_both_groups_and_a_front_are_k
     cluster: Cluster,
 ) -> None:
     """S-1, S-14, S-21, A-13, H-5, H-53: KILL the leader of one group, of the other, and the publisher's front, under load;
-    SET, ORD and EQ for each queue of either group."""
+    SET, ORD and EQ for each queue of either group. K-53: order is that of each queue; there is none between groups."""
     wired = Wired(cluster)
     gaps = {}
 
@@ -173,3 +174,20 @@ def test_a_member_joins_a_group(cluster: Cluster) -> None:
     cluster.await_equal()
     held = cluster.queues("fast-n4")
     assert held[wired.there[0]] == len(publisher.confirmed) and wired.here not in held
+
+
+def test_what_is_published_to_one_group_is_in_the_log_of_no_other(cluster: Cluster) -> None:
+    """K-51: a group more is a leader more, with a journal of its own: what one has to write costs the others nothing."""
+    wired = Wired(cluster)
+    for queue, busy, idle in ((wired.there[0], "fast", "main"), (wired.here, "main", "fast")):
+        before = {group: journal(cluster, group) for group in GROUPS}
+        with Publisher(cluster, queue) as publisher:
+            publisher.await_more(100)
+        assert journal(cluster, busy) >= before[busy] + 100
+        assert journal(cluster, idle) == before[idle]
+
+
+def journal(cluster: Cluster, group: str) -> int:
+    """Where the journal of a group's leader ends."""
+    end: int = cluster.look()[cluster.leader_of(group)].status["ends"]["journal"]
+    return end

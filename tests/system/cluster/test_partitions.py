@@ -31,7 +31,10 @@ def settled(cluster: Cluster, publisher: Publisher, queue: str) -> None:
 def test_a_leader_cut_off_from_everybody_is_replaced_and_confirms_nothing(
     linked_cluster: Cluster, queue: str
 ) -> None:
-    """S-10, A-68, H-45, U-14, U-25: CUT the leader from etcd and all backups: it stops, another leads; heal: it follows."""
+    """S-10, A-68, H-45, U-14, U-25: CUT the leader from etcd and all backups: it stops, another leads; heal: it follows.
+
+    K-56: the one that managed the group is replaced, and alone it cannot leave anybody out. X-24: the side with etcd goes on.
+    """
     leader = linked_cluster.leader
     others = linked_cluster.backups
     with Watch(linked_cluster) as watch, Publisher(linked_cluster, queue, only=(leader,)) as old:
@@ -124,7 +127,7 @@ def test_a_link_that_is_cut_one_way_only_costs_a_backup_and_no_message(
 
 
 def test_a_backup_cut_off_from_everybody_stops_nobody(linked_cluster: Cluster, queue: str) -> None:
-    """F-71, U-14: CUT one backup from etcd, leader and the other: the majority goes on; it never leads."""
+    """F-71, U-14, X-24: CUT one backup from etcd, leader and the other: the majority goes on; it never leads."""
     leader, victim = linked_cluster.leader, linked_cluster.backups[-1]
     rest = [name for name in linked_cluster.names if name != victim]
     with Watch(linked_cluster) as watch, Publisher(linked_cluster, queue, first=(leader,)) as client:
@@ -166,7 +169,8 @@ def test_a_confirm_waits_for_a_slow_backup(linked_cluster: Cluster, queue: str) 
 def test_a_slow_backup_is_left_out_and_comes_back_when_it_is_fast_again(
     linked_cluster: Cluster, queue: str
 ) -> None:
-    """M9, K-5, S-4: SLOW(leader, backup, 400 ms): left out within seconds, publishing as before; heal: ready again, once."""
+    """M9, K-5, K-54, S-4, X-23: SLOW(leader, backup, 400 ms): left out within seconds, publishing as before; heal: ready
+    again, once."""
     leader, backup = linked_cluster.leader, linked_cluster.second
     with Publisher(linked_cluster, queue, first=(leader,)) as client:
         client.await_more(30)

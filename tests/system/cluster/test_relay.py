@@ -43,6 +43,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def test_a_client_may_connect_anywhere_and_the_leader_knows_it_as_who_it_is(cluster: Cluster) -> None:
+    """X-4, X-25: by default a backup passes clients on: all end at the leader."""
     queue, backup = fresh("anywhere"), cluster.backups[0]
     link = connection(cluster, backup)
     channel = link.channel()
@@ -134,6 +135,7 @@ def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_backup_that_passes_nobody_on_says_where_the_leader_is(strict: Cluster) -> None:
+    """X-4: redirect and reject. K-42, K-58: a write at the wrong node is an error that names the head."""
     [backup] = strict.backups
     leader = strict.address(strict.leader)
     with pytest.raises(AMQPError, match=f"320.*connect to {strict.leader} at {leader.host}:{leader.port}"):
@@ -143,6 +145,7 @@ def test_a_backup_that_passes_nobody_on_says_where_the_leader_is(strict: Cluster
 
 
 def test_a_stream_client_of_such_a_backup_is_told_too_and_follows_a_redirection(strict: Cluster) -> None:
+    """X-4, X-25, K-58: the library follows a redirection to the leader."""
     where = strict.address(strict.backups[0])
     url = f"tidemark://guest:guest@{where.host}:{where.port}/"
     if strict.trial.settings["cluster.client_access"] == "redirect":

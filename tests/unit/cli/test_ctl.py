@@ -376,6 +376,7 @@ def test_a_broker_that_stands_alone_says_so_and_takes_no_commands_of_a_member(ct
 
 
 def test_a_broker_that_stands_alone_is_its_only_member(ctl: Ctl) -> None:
+    """K-62: `members histories` prints the takeover table; K-63: that of a fresh node has one row."""
     assert re.search(r"^tidemark +alone +leader +yes ", ctl("members", "list"), re.MULTILINE)
     assert json.loads(ctl("members", "show", "tidemark", "--json"))["state"] == "alone"
     assert "no member 'b' is known here" in ctl("members", "show", "b", code=1)

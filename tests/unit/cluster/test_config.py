@@ -93,6 +93,7 @@ def test_two_groups_of_one_cluster_are_two_clusters_to_those_who_keep_views_and_
 def test_groups_that_cannot_be_are_refused_with_a_sentence(
     flags: dict[str, str], key: str, words: str
 ) -> None:
+    """K-52: a layout in which a group would be there twice, or in two modes."""
     with pytest.raises(ConfigError, match=words) as caught:
         load(flags)
     assert caught.value.key == key

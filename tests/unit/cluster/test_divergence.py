@@ -28,18 +28,19 @@ def offer(
 
 
 def test_a_reader_on_the_same_line_resumes_where_it_is() -> None:
-    """H-31: what it holds is not sent again."""
+    """H-31, K-65 (the same), K-67: what it holds is not sent again."""
     answer = offer(Ends(7, 45), *NEWEST_C)
     assert (answer.verdict, answer.to, answer.ends) == ("resume", Ends(7, 45), Ends(9, 60))
 
 
 def test_a_reader_that_missed_a_takeover_resumes_if_it_had_no_more_than_the_new_leader() -> None:
+    """K-65 (behind), K-67: it has no newer entry: no branch, no rollback."""
     assert offer(Ends(5, 39), takeover(A, 1, 1)).verdict == "resume"
     assert offer(Ends(3, 20), takeover(A, 1, 1)).verdict == "resume"
 
 
 def test_a_reader_ahead_of_the_new_leader_rewinds_to_where_the_leader_took_over() -> None:
-    """LM1, H-70, K-86: a replica that is ahead of its source's high sequence."""
+    """LM1, H-70, K-65 (ahead), K-66, K-86: a replica that is ahead of its source's high sequence."""
     answer = offer(Ends(5, 44), takeover(A, 1, 1))
     assert (answer.verdict, answer.to) == ("rewind", Ends(5, 39))
 
@@ -50,8 +51,8 @@ def test_each_log_is_cut_on_its_own() -> None:
 
 
 def test_an_old_leader_loses_what_only_it_wrote() -> None:
-    """K-86: the next newer entry is the replica's own. It took over at 30 as B; the others chose C, at 40, from A's line
-    that went on to 39."""
+    """K-65 (branched), K-66, K-86: the next newer entry is the replica's own. It took over at 30 as B; the others chose C,
+    at 40, from A's line that went on to 39."""
     answer = offer(Ends(5, 33), takeover(B, 5, 30), takeover(A, 1, 1))
     assert (answer.verdict, answer.to) == ("rewind", Ends(4, 29))
 
@@ -63,7 +64,7 @@ def test_a_history_is_told_by_its_id_and_not_by_its_numbers() -> None:
 
 
 def test_an_empty_reader_is_sent_everything() -> None:
-    """H-69"""
+    """H-69, X-5: from scratch is the case of the empty store."""
     answer = offer(Ends(), cluster="", start=Ends(5, 30))
     assert (answer.verdict, answer.to) == ("resume", Ends())
 
@@ -85,6 +86,7 @@ def test_a_takeover_that_a_crash_cut_in_two_is_not_taken_for_a_whole_one() -> No
 
 
 def test_a_reader_with_nothing_in_common_starts_over() -> None:
+    """K-65 (unrelated), K-68: a full reset."""
     assert offer(Ends(3, 9), takeover(D, 1, 1)).verdict == "reset"
 
 
@@ -111,7 +113,7 @@ def test_what_a_broker_confirmed_while_it_stood_alone_is_never_thrown_away() -> 
 def test_what_a_reader_may_keep_is_a_prefix_of_the_source_whatever_the_two_have_been_through(
     data: st.DataObject,
 ) -> None:
-    """K-86: two logs grow from one root: a leader at a time writes, and either log may miss its end."""
+    """K-65, K-86: two logs grow from one root: a leader at a time writes, and either log may miss its end."""
     lines: list[list[str]] = [[A], [A]]
     for history in (A, B, C, D):
         writer = data.draw(st.integers(0, 1), label="writer")

@@ -58,7 +58,7 @@ def proposed(bench: Bench, effects: list) -> list[str]:  # type: ignore[type-arg
 
 
 def test_the_first_view_waits_until_all_members_are_here() -> None:
-    """Q-76, H-46"""
+    """Q-76, H-46, K-41"""
     member = Bench("b", size=3)
     assert only(member.see(None), Propose) == []
     assert only(member.step(MemberHere("c", "", Ends())), Propose) == []
@@ -82,7 +82,7 @@ def test_whoever_has_most_founds_the_cluster_and_leads_it() -> None:
 
 
 def test_a_lost_etcd_does_not_found_a_cluster_over_stores_that_belong_to_one() -> None:
-    """H-64, Q-75: everybody says what to do, nobody guesses."""
+    """H-64, Q-75, X-6: everybody says what to do, nobody guesses."""
     member = Bench("b", size=2)
     member.see(None)
     effects = member.step(MemberHere("a", CLUSTER, Ends(5, 9), epoch=4))
@@ -92,7 +92,7 @@ def test_a_lost_etcd_does_not_found_a_cluster_over_stores_that_belong_to_one() -
 
 
 def test_an_operator_can_found_it_again_on_the_member_with_the_store() -> None:
-    """H-66"""
+    """H-66, X-6: a store that was left in use seeds a cluster only by a command."""
     member = Bench("b", size=2).holding((H1, 2, 5), epoch=4)
     member.see(None)
     effects = member.step(Asked("promote"))
@@ -113,7 +113,7 @@ def test_an_empty_member_is_not_promoted_over_those_that_have_stores() -> None:
 
 
 def test_the_first_of_the_ready_takes_over_at_once_when_the_leaders_lease_ends() -> None:
-    """H-5"""
+    """H-5, X-10: succession is in the order of the view."""
     member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "abc"))
     [propose] = only(member.step(MemberGone("a")), Propose)
     assert (propose.view.epoch, propose.view.leader, propose.view.ready) == (2, "b", ("b", "c"))
@@ -205,7 +205,7 @@ def test_a_leader_whose_store_is_lost_makes_way() -> None:
 
 
 def test_with_an_external_provider_nobody_takes_over_by_itself() -> None:
-    """H-14, H-83"""
+    """H-14, H-83, X-9: the same machine and views, whoever provides the membership."""
     member = Bench("b", provider="external").holding((H1, 2, 5)).following(a_view("a", "abc"))
     assert only(member.step(MemberGone("a")), Propose) == []
     assert only(member.after(20_000), Propose) == []
@@ -216,7 +216,7 @@ def test_with_an_external_provider_nobody_takes_over_by_itself() -> None:
 
 
 def test_a_new_leader_confirms_nothing_before_all_that_were_ready_have_answered() -> None:
-    """LM5, H-32, H-74, Q-13, Q-14, Q-17"""
+    """LM5, H-32, H-74, Q-13, Q-14, Q-17, X-8: nothing of the old epoch is left open when the new one begins."""
     leader = a_leader("abc")
     assert leader.state is State.RECOVERING
     leader.greeted_by("b")
@@ -374,7 +374,7 @@ def test_nothing_completes_without_a_member_before_the_view_is_without_it() -> N
 
 
 def test_a_member_that_does_not_acknowledge_in_time_is_left_out() -> None:
-    """H-33, Q-15"""
+    """H-33, Q-15, X-23"""
     leader = an_active("abc", backup_timeout_ms=1000)
     leader.write()
     leader.acked_by("b")
@@ -398,7 +398,7 @@ def slow_acks(leader: Bench, ms: int, slow: str, *fast: str, delay_ms: int = 600
 
 
 def test_a_member_that_is_slow_while_others_are_not_is_left_out() -> None:
-    """M9, K-5"""
+    """M9, K-5, K-54, X-23"""
     leader = an_active("abc", ack_budget_ms=500)
     assert "ab" in slow_acks(leader, 3000, "c", "b")
 

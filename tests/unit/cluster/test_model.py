@@ -34,6 +34,7 @@ SEEDS_TO_FIND = 40
 def test_whatever_happens_nothing_complete_is_lost_and_all_get_well(
     kind: dict[str, object], share: float, part: int
 ) -> None:
+    """X-8: every mode is on the same views with an epoch, and what is complete in one is in all later ones."""
     seeds = int(SEEDS * share)
     for seed in range(seeds * part // 4, seeds * (part + 1) // 4):
         try:
@@ -118,7 +119,7 @@ def test_a_cluster_that_was_shut_down_holds_the_same_everywhere_and_starts_by_it
 
 @pytest.mark.parametrize("missing", ["a", "b", "c"])
 def test_after_a_total_crash_any_two_of_three_go_on(missing: str) -> None:
-    """H-64, Q-75: never a silent hang, whoever does not come back."""
+    """H-64, Q-75, X-7: never a silent hang, whoever does not come back."""
     for seed in count(20):
         world = World(seed, "standby", rude=False)
         if world.run(10_000, world.is_well):

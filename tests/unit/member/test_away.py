@@ -33,6 +33,7 @@ def with_queue(**settings: int) -> tuple[Group, Client]:
 
 
 def test_a_member_that_restarts_goes_on_from_where_it_was() -> None:
+    """X-5: a restarted backup gets the difference to what it has."""
     group, client = with_queue()
     away = group.followers[0].name
     traffic(group, client, 30)

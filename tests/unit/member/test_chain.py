@@ -37,7 +37,7 @@ def test_in_a_chain_each_member_is_fed_by_the_one_before_it_and_all_hold_the_sam
 
 @pytest.mark.parametrize("tails", [2, 3])
 def test_one_member_feeds_several_tails(tails: int) -> None:
-    """K-22: fan-out replication, B feeds C1..C3; each has everything, and a tail that dies takes none with it."""
+    """K-22, K-45: fan-out replication, B feeds C1..C3; each has everything, and a tail that dies takes none with it."""
     names = "abcde"[: 2 + tails]
     group = a_chain(names, tails)
     middle = len(names) - tails - 1

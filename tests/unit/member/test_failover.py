@@ -107,6 +107,7 @@ def test_queue_numbers_are_not_given_again(group: Group) -> None:
 
 
 def test_transient_and_exclusive_queues_live_on_the_leader_only(group: Group) -> None:
+    """X-13: what belongs to one connection or one process is at home with the leader and never replicated."""
     client = group.leader.open()
     client.declare("mine", exclusive=True, durable=True)
     client.declare("passing")

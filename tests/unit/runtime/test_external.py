@@ -152,6 +152,7 @@ async def running(addresses: dict[str, Address], *sides: Side, knows: str = "abc
 async def test_a_view_that_one_member_proposes_is_known_to_all_and_kept(
     tmp_path: Path, addresses: dict[str, Address]
 ) -> None:
+    """X-9: as from the other provider of membership."""
     a, b, c = (Side(name, tmp_path) for name in "abc")
     async with running(addresses, a, b, c):
         await a.propose(a_view("a", "a"))

@@ -33,6 +33,7 @@ def test_the_highest_epoch_wins_over_a_longer_journal_and_over_an_old_leader() -
 
 
 def test_in_one_epoch_the_leader_wins_then_the_longer_journal_then_the_clean_one() -> None:
+    """X-7: by epoch, role and sequence."""
     leader = a_store("leader", role="leader", journal=10)
     longer, clean, short = a_store("longer", journal=12), a_store("clean", journal=9, state="clean"), a_store("short", journal=9)  # fmt: skip
     assert order(short, clean, longer, leader) == ["leader", "longer", "clean", "short"]

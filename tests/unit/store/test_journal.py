@@ -104,6 +104,7 @@ def test_a_frame_that_is_closed_for_want_of_room_does_not_cover_the_record_that_
 
 
 def test_every_start_opens_a_new_history_above_all_that_was_kept() -> None:
+    """K-64: each start adds a new id at the current high sequence."""
     process = started(SimDisk())
     first = process.report.history
     seq = process.publish((1,), b"x")

@@ -97,6 +97,7 @@ def test_rewinding_again_to_the_same_point_or_further_back_is_as_good_as_once() 
 @pytest.mark.parametrize("to", [Ends(4, 62), Ends(4, 64), Ends(7, 20)], ids=str)
 @pytest.mark.parametrize("power", [True, False], ids=["power", "process"])
 def test_whoever_dies_on_the_way_leaves_it_undone_or_to_be_finished(to: Ends, power: bool) -> None:
+    """K-74: KILL at every step of taking back; whoever starts next finishes it before anything else."""
     whole = written().disk.crash()
     ends = member(snapshot(whole)).store.ends
     outcomes = set()

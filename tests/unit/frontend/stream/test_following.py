@@ -147,6 +147,7 @@ def pair() -> Pair:
 
 
 def test_a_member_that_follows_shows_what_is_complete_and_no_more(pair: Pair) -> None:
+    """K-43: a consumer may read at any ready member: each shows what all of them have."""
     pair.put(("k", "1"))
     pair.catch_up()
     pair.put(("k", "2"), ("l", "1"))
@@ -268,6 +269,7 @@ def test_who_waits_for_heads_is_told_when_something_is_complete(pair: Pair) -> N
 def test_whatever_only_the_leader_can_do_is_refused_with_where_to_go(
     pair: Pair, op: str, fields: dict[str, Any]
 ) -> None:
+    """K-42: producers write to the head only; elsewhere the error names it. X-25: what was asked, leader, address and epoch."""
     reader = pair.reader()
 
     with pytest.raises(Refused) as refused:
@@ -288,6 +290,7 @@ def seen(receipt: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_request_waits_until_what_its_client_has_seen_is_here(pair: Pair) -> None:
+    """K-58: no silent wrong read by a member that is behind."""
     reader = pair.reader()
     receipt = pair.put(("k", "1"))
 
@@ -347,6 +350,7 @@ def test_a_stream_that_was_just_declared_is_waited_for(pair: Pair) -> None:
 
 
 def test_a_receipt_is_judged_here_as_soon_as_it_is_complete(pair: Pair) -> None:
+    """K-47: wait(S) at a tail is over only when the tail has S."""
     reader = pair.reader()
     receipt = pair.put(("k", "1"))
     request = reader.send(
@@ -405,6 +409,7 @@ def test_readers_stay_when_their_member_begins_to_lead(pair: Pair) -> None:
 
 
 def test_every_member_tells_who_is_there_and_what_each_is_for(pair: Pair) -> None:
+    """K-40: the topology with its roles."""
     found = pair.reader().ask("members")
 
     assert (found["mode"], found["epoch"], found["leader"]) == ("chain", 7, "a")
