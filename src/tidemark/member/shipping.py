@@ -106,7 +106,8 @@ class Shipping:
             if sender.after[log] >= store.ends[log]:
                 continue
             try:
-                units = store.units_after(log, sender.after[log], SHIP_BYTES)
+                credit = self._config.window_bytes - sender.unacked_bytes
+                units = store.units_after(log, sender.after[log], min(SHIP_BYTES, credit))
             except LogGone:
                 # It fell too far behind: it asks again and is told to begin anew.
                 self.end(peer)
