@@ -694,7 +694,10 @@ class Replica:
         if view is None:
             return self._consider_founding()
         if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
-            return self._abdicate(view) if self.me == view.leader else None
+            if self.me == view.leader:
+                return self._abdicate(view)
+            self._await_leader(view)
+            return None
         lost = self._why_lost(view)
         if lost is None:
             return self._succession.not_lost(view)
@@ -712,6 +715,20 @@ class Replica:
             self._explain("there is no leader yet: promote one member")
         elif view.leader == self.me:
             self._explain(f"it led in epoch {view.epoch} and does not any more: promote it or another")
+        else:
+            self._await_leader(view)
+
+    def _await_leader(self, view: View) -> None:
+        """Say who is waited for, as long as there is no contact and this member does not take over by itself."""
+        if self.state is not State.JOINING or self._source.session:
+            return
+        words = f"it waits for {view.leader}, which leads in epoch {view.epoch}"
+        if self.me in view.ready and self._whole:
+            self._explain(f"{words}, or for a promotion")
+        else:
+            self._explain(
+                f"{words}: it may lack what was confirmed and cannot lead; ready: {', '.join(view.ready)}"
+            )
 
     def _abdicate(self, view: View) -> int | None:
         """The view says that this member leads, but its store is lost: name another, which takes an epoch of its own."""

@@ -1,0 +1,190 @@
+"""How members start: what they tell one another first, who leads then, and what those say that have to wait."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from unit.cluster.bench import CLUSTER, Bench, a_view, only, told
+from unit.cluster.world import World
+
+from tidemark.cluster.mode import Asked, Became, Dial, MemberHere, PeerUp, Propose, Quit, State
+from tidemark.model.peers import Ends, Hello, Log, Offer
+
+H1 = f"{1:032x}"
+H2 = f"{2:032x}"
+OTHER = "ee" * 16
+
+STORES = {
+    "empty": lambda bench: bench,
+    "alone": lambda bench: bench.holding((H1, 1, 3), cluster="", epoch=0),
+    "ours": lambda bench: bench.holding((H1, 2, 5), epoch=4),
+    "another cluster's": lambda bench: bench.holding((H1, 2, 5), cluster=OTHER, epoch=4),
+    "half filled": lambda bench: bench.holding((H1, 2, 5), epoch=0),
+}
+SAID = {
+    "empty": MemberHere("a", "", Ends()),
+    "alone, with less": MemberHere("a", "", Ends(1, 2)),
+    "alone, with more": MemberHere("a", "", Ends(1, 9)),
+    "ours": MemberHere("a", CLUSTER, Ends(2, 5), 3),
+    "ours, newer": MemberHere("a", CLUSTER, Ends(2, 5), 5),
+}
+
+
+def a_member(store: str, **settings: object) -> Bench:
+    bench: Bench = STORES[store](Bench("b", size=2, **settings))  # type: ignore[no-untyped-call, arg-type]
+    bench.lease()
+    return bench
+
+
+def reason(bench: Bench) -> str:
+    return only(bench.log, Became)[-1].why
+
+
+@pytest.mark.parametrize(
+    ("store", "said", "outcome"),
+    [
+        ("empty", "empty", "a founds the cluster"),
+        ("empty", "alone, with less", "a founds the cluster"),
+        ("alone", "empty", "founds"),
+        ("alone", "alone, with less", "founds"),
+        ("alone", "alone, with more", "a founds the cluster"),
+        ("empty", "ours", "promote a"),
+        ("alone", "ours", "promote a"),
+        ("ours", "empty", "promote b"),
+        ("ours", "alone, with more", "promote b"),
+        ("ours", "ours", "promote b"),
+        ("ours", "ours, newer", "promote a"),
+        ("half filled", "ours", "promote a"),
+    ],
+)
+def test_without_a_view_what_the_stores_say_decides_who_founds_the_cluster(
+    store: str, said: str, outcome: str
+) -> None:
+    """Q-77, Q-80: stores that never belonged to a cluster found one; of those that did nobody is chosen without a view."""
+    member = a_member(store)
+    member.see(None)
+    assert only(member.log, Propose) == []
+    assert reason(member).startswith("1 of 2 members are here" if store in ("empty", "alone") else "there is")
+
+    member.step(SAID[said])
+
+    if outcome == "founds":
+        assert [one.view.ready for one in only(member.log, Propose)] == [("b",)]
+    else:
+        assert only(member.after(10_000), Propose) == []
+        assert outcome in reason(member)
+        assert member.state is State.JOINING
+
+
+@pytest.mark.parametrize(
+    ("store", "ready", "says", "answered"),
+    [
+        ("empty", "a", ("", Ends(), False), "resume"),
+        ("alone", "a", ("", Ends(1, 3), False), "refuse"),
+        ("ours", "ab", (CLUSTER, Ends(2, 5), True), "resume"),
+        ("ours", "a", (CLUSTER, Ends(2, 5), True), "resume"),
+        ("half filled", "a", (CLUSTER, Ends(2, 5), False), "resume"),
+        ("another cluster's", "a", None, ""),
+    ],
+)
+def test_with_a_view_a_member_says_what_its_store_is_and_is_taken_or_refused(
+    store: str, ready: str, says: tuple[str, Ends, bool] | None, answered: str
+) -> None:
+    """Q-77: none, empty, clean or dirty, this cluster's or another's: each start has one outcome."""
+    leader = Bench("a").holding((H2 if store == "alone" else H1, 2, 6), epoch=4).leading("a", epoch=5)
+    view = leader.mode.view
+    member = a_member(store)
+    effects = member.see(a_view("a", ready, view.epoch, view.history))
+    if says is None:
+        assert OTHER in only(effects, Quit)[0].reason and not only(effects, Dial)
+        return
+
+    assert only(effects, Dial) == [Dial("a")]
+    [(_, hello)] = told(member.step(PeerUp("a", dialled=True)), Hello)
+    assert (hello.cluster, hello.durable, hello.whole) == says
+    leader.step(PeerUp("b", dialled=False))
+    [(_, offer)] = told(leader.hear("b", hello), Offer)
+    assert offer.verdict == answered
+    effects = member.hear("a", offer)
+    if answered == "refuse":
+        assert "empty data directory" in only(effects, Quit)[0].reason
+    else:
+        assert member.state in (State.CATCHUP, State.READY)
+
+
+@pytest.mark.parametrize("provider", ["etcd", "external"])
+def test_a_member_that_has_to_wait_says_for_whom_and_in_which_epoch(provider: str) -> None:
+    """U-16, U-8: after a crash of all, each that may lack something names the one that does not."""
+    member = Bench("b", provider=provider).holding((H1, 2, 5), epoch=3)
+    member.lease()
+    member.see(a_view("c", "ca", epoch=7))
+    member.after(10_000)
+    assert member.state is State.JOINING and only(member.log, Propose) == []
+    assert reason(member) == (
+        "it waits for c, which leads in epoch 7: it may lack what was confirmed and cannot lead; ready: c, a"
+    )
+
+
+def test_a_ready_member_that_only_an_operator_can_promote_says_so() -> None:
+    """U-16: one safe command to proceed."""
+    member = Bench("b", provider="external").holding((H1, 2, 5), epoch=3)
+    member.lease()
+    member.see(a_view("a", "ab", epoch=3))
+    assert reason(member) == "it waits for a, which leads in epoch 3, or for a promotion"
+    assert [one.view.leader for one in only(member.step(Asked("promote")), Propose)] == ["b"]
+
+
+def stopped(world: World) -> None:
+    """All that are up are shut down."""
+    leader = next(machine for machine in world.machines.values() if machine.leads)
+    world.give(leader, Asked("shutdown"))
+    assert world.run(world.now + 20_000, lambda: not any(one.up for one in world.machines.values()))
+
+
+def started(world: World, name: str, **others: State) -> None:
+    """Start one, and wait until one leads and all others that were started are ready."""
+    world.start(world.machines[name])
+    up = sum(machine.up for machine in world.machines.values())
+    wanted = sorted([State.ACTIVE, *[State.READY] * (up - 1), *["down"] * (len(world.machines) - up)])
+    assert world.run(world.now + 60_000, lambda: sorted(world.states().values()) == wanted), world.states()
+
+
+@pytest.mark.parametrize("order", [*permutations("abc")], ids="".join)
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_after_a_clean_stop_members_may_be_started_one_by_one_in_any_order(
+    mode: str, order: tuple[str, ...]
+) -> None:
+    """Q-84, U-16: each that is started serves, with those that are there."""
+    world = World(5, mode, rude=False)
+    assert world.run(20_000, world.is_well)
+    stopped(world)
+    for name in order:
+        started(world, name)
+        done = len(world.committed[Log.JOURNAL])
+        assert world.run(world.now + 10_000, lambda n=done: len(world.committed[Log.JOURNAL]) > n)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_one_that_had_crashed_before_the_others_were_stopped_waits_for_them_and_is_brought_up_to_date(
+    mode: str, first: bool
+) -> None:
+    """Q-80: what was stopped in good order is used, the others get what they lack, whoever is started first."""
+    world = World(8, mode, rude=False)
+    assert world.run(20_000, world.is_well)
+    crashed = next(machine for machine in world.machines.values() if not machine.leads)
+    world.crash(crashed)
+    done = len(world.committed[Log.JOURNAL])
+    assert world.run(world.now + 20_000, lambda: len(world.committed[Log.JOURNAL]) > done + 20)
+    stopped(world)
+    assert world.view is not None and crashed.name not in world.view.ready
+    if first:
+        world.start(crashed)
+        world.run(world.now + 20_000)
+        assert crashed.mode.state is State.JOINING
+        assert crashed.mode._why.startswith(f"it waits for {world.view.leader}, which leads in epoch 1")
+    for machine in world.machines.values():
+        world.start(machine)
+    assert world.run(world.now + 30_000, world.is_well)
+    assert crashed.store.logs[Log.JOURNAL].holds(world.committed[Log.JOURNAL], durable=True)
