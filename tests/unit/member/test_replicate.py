@@ -227,3 +227,23 @@ def test_the_name_of_a_queue_that_others_never_heard_of_is_free_there() -> None:
     confirmed(client, "none", b"1")
     group.until_ready()
     assert all(process.queue("none").ready == 1 for process in group)
+
+
+@pytest.mark.parametrize("default", ["configuration", "messages"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_level_that_was_decided_stands_in_the_catalog_of_every_member(mode: str, default: str) -> None:
+    """Q-35: whoever lists the queue, on a backup too, is told the level and not that nothing was asked for; another
+    setting at the member that leads next does not change it."""
+    group = a_group(mode, default)
+    client = group.leader.open(confirms=True)
+    client.declare("unsaid", durable=True)
+    group.settle()
+    for process in group:
+        queue = process.queue("unsaid")
+        assert (queue.spec.replicate, queue.spec.arguments) == (default, {})
+        [listed] = [one for one in process.node.broker.image() if b'"unsaid"' in one and b"queue.put" in one]
+        assert f'"replicate":"{default}"'.encode() in listed.replace(b": ", b":")
+    for follower in group.followers:
+        follower.node.broker.replicate = "none"
+    after = group.fail_over()
+    assert after.queue("unsaid").spec.replicate == default
