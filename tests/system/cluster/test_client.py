@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from system.cluster.cluster import Cluster, fresh, wait_until
@@ -453,3 +454,31 @@ def test_a_task_of_spark_reads_the_same_bytes_again_after_a_failover(
 
     assert len(before) == 20_000
     assert before == during == after
+
+
+# Members -----------------------------------------------------------------------------------------------------------
+
+
+def table(cluster: Cluster, name: str) -> dict[str, tuple[Any, ...]]:
+    """Member → what this member shows of it."""
+    words = ("state", "role", "leader", "amqp", "peer", "admin", "epoch")
+    rows = cluster.admin(name, "GET", "/api/members")
+    return {row["name"]: tuple(row[word] for word in words) for row in rows}
+
+
+def test_all_members_show_the_same_table_when_one_has_gone_and_come_back(cluster: Cluster) -> None:
+    """Q-11: names, addresses and states of all, pushed to all."""
+    gone = cluster.backups[-1]
+    rest = [name for name in cluster.names if name != gone]
+
+    def alike(names: list[str], state: str) -> bool:
+        tables = [table(cluster, name) for name in names]
+        return tables == [tables[0]] * len(names) and tables[0][gone][0] == state
+
+    wait_until("all show the same", lambda: alike(cluster.names, "ready"))
+    cluster.kill(gone)
+    wait_until("those that are left show that it is away", lambda: alike(rest, "away"))
+    cluster.restart(gone)
+    cluster.await_state(gone, "ready")
+    wait_until("all show the same again", lambda: alike(cluster.names, "ready"))
+    assert set(table(cluster, gone)) == set(cluster.names)

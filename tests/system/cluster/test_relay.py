@@ -16,6 +16,7 @@ import pika
 import pytest
 from helpers.broker import SOURCE, BrokerProcess
 from helpers.etcd import Etcd
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 from system.cluster.cluster import Cluster, fresh, wait_until
 
@@ -115,6 +116,7 @@ def test_a_wrong_password_is_refused_as_by_the_leader_itself(cluster: Cluster) -
 
 
 def test_when_the_leader_dies_its_relayed_clients_are_cut_at_once(cluster: Cluster) -> None:
+    """U-11: no client is left without a word when whoever served it is gone."""
     link = connection(cluster, cluster.backups[0])
     channel = link.channel()
     channel.queue_declare(fresh("cut"), durable=True)
@@ -211,6 +213,7 @@ def test_a_client_that_waits_is_served_as_soon_as_the_member_leads_itself(
 def test_a_member_that_was_alone_keeps_all_when_it_starts_again(
     etcd: Etcd, start_broker: Start, tmp_path: Path
 ) -> None:
+    """Q-81: KILL the only member of a cluster: it starts again by itself, with everything."""
     member = start_broker("--name", "a", "--peer", "127.0.0.1:0", *settings(etcd, tmp_path / "secret", 1))
     where = member.address
     with pika.BlockingConnection(pika.ConnectionParameters(where.host, where.port)) as link:
@@ -269,3 +272,54 @@ def test_a_member_that_others_cannot_reach_or_that_anybody_could_join_does_not_s
         )
         assert done.returncode == 2, done.stderr
         assert words in done.stderr
+
+
+# Who is served where ---------------------------------------------------------------------------------------------------
+
+
+def test_a_client_with_a_list_of_addresses_ends_at_the_leader(strict: Cluster) -> None:
+    """Q-5, H-3, H-36: a backup that passes nobody on ends the connection, and client libraries try the next address."""
+    [backup], leader = strict.backups, strict.leader
+    places = [strict.address(backup), strict.address(leader)]
+    began_s = time.monotonic()
+    link = pika.BlockingConnection(
+        [pika.ConnectionParameters(one.host, one.port, socket_timeout=5, stack_timeout=10) for one in places]
+    )
+    took_s = time.monotonic() - began_s
+    raw: socket.socket = link._impl._transport._sock
+    assert raw.getpeername()[1] == places[1].port
+    assert took_s < 2
+    link.channel().queue_declare(fresh("list"), durable=True)
+    link.close()
+    with stream_connect(
+        "tidemark://guest:guest@" + ",".join(f"{one.host}:{one.port}" for one in places)
+    ) as db:
+        assert db.node == leader
+
+
+def test_a_backup_serves_nobody_from_its_first_moment_on(strict: Cluster) -> None:
+    """Q-4: connect again and again while it starts, catches up and is ready: never accepted."""
+    [backup] = strict.backups
+    strict.kill(backup)
+    over, served, refused = threading.Event(), [], [0]
+
+    def knock() -> None:
+        while not over.is_set():
+            try:
+                served.append(connection(strict, backup))
+            except (AMQPError, AMQPConnectorException, OSError):
+                refused[0] += 1
+
+    knocking = [threading.Thread(target=knock, daemon=True) for _ in range(3)]
+    for one in knocking:
+        one.start()
+    strict.restart(backup)
+    strict.await_state(backup, "ready")
+    at_ready = refused[0]
+    wait_until("it was asked when it was ready, too", lambda: refused[0] > at_ready + 10 or served)
+    over.set()
+    for one in knocking:
+        one.join(20)
+
+    assert served == []
+    assert at_ready > 10

@@ -323,3 +323,35 @@ def test_whatever_else_is_told_is_a_value_error(words: Any) -> None:
         decode_told(json.dumps({"others": 1, "x": words}).encode())
     with pytest.raises(ValueError):  # noqa: PT011
         decode_told(json.dumps(words).encode())
+
+
+class Muddled(Side):
+    """It was told the addresses of all, its own too."""
+
+    async def start(self, addresses: dict[str, Address], *, knows: str = "abc") -> None:
+        await super().start(addresses, knows="")
+        await self.membership.close()
+        for name in knows:
+            self.peers.known(name, addresses[name])
+        lines = Log("debug", "text", self.log)
+        self.membership = ExternalMembership(self.peers, knows, self.facts, self, lines, self.disk, 0.3)
+        self.membership.start()
+
+
+@in_loop
+async def test_a_member_that_is_told_its_own_address_does_not_dial_itself(
+    tmp_path: Path, addresses: dict[str, Address]
+) -> None:
+    """Q-7: the list of members has its own address, under its name and under another: no loop, and it is shown as what it is."""
+    a, b = Muddled("a", tmp_path), Muddled("b", tmp_path)
+    async with running({**addresses, "x": addresses["a"]}, a, b, knows="abx"):
+        await eventually(lambda: "b" in a.here and "a" in b.here and "x" in a.membership.unseen)
+        await a.propose(a_view("a", "ab"))
+        await eventually(lambda: b.view == a.view)
+        await asyncio.sleep(0.1)
+        assert set(a.membership.unseen) == set(b.membership.unseen) == {"x"}
+        assert "this is 'a', not 'x'" in b.membership.unseen["x"]
+        assert "'a'" in a.membership.unseen["x"]
+    assert a.here["a"].peer == b.here["a"].peer == str(addresses["a"])
+    assert set(a.here) == set(b.here) == {"a", "b"}
+    assert a.log.getvalue().count("member=x") == 1
