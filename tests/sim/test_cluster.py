@@ -50,6 +50,7 @@ ASKED = max(4, min(SEEDS // 10, 40))
 
 @pytest.mark.parametrize("mode", ["standby", "chain"])
 def test_a_log_in_which_a_bit_has_flipped_is_never_served_and_its_member_is_filled_again(mode: str) -> None:
+    """U-34: bytes that differ from those of the others are found by their checksums, said, and replaced."""
     found = 0
     for seed in range(ASKED):
         found += run_seed(seed, mode, about=("rot", "kill", "lose_power")).world.counts.get("rot found", 0)

@@ -38,7 +38,10 @@ def members(api: Api) -> dict[str, Any]:
 
 
 def test_members_takeovers_and_the_takeover_table_follow_a_failover_live(cluster: Cluster) -> None:
-    """K-40: roles, place by place. K-62, K-64: the takeover table has one row more after a takeover."""
+    """Q-12: membership is shown by every member, and whoever watches is told of a change when it happens.
+
+    K-40: roles, place by place. K-62, K-64: the takeover table has one row more after a takeover.
+    """
     apis = {name: api_of(cluster, name) for name in cluster.names}
     before = eventually(
         lambda: (

@@ -166,6 +166,7 @@ def test_a_leader_that_runs_steps_down_before_another_leads(members: External) -
 
 
 def test_a_leader_that_was_frozen_and_replaced_confirms_nothing_when_it_thaws(members: External) -> None:
+    """U-7: the answer to the promotion names whom it could not ask, and so what may be lost."""
     members.found("n1")
     queue = fresh("thawed")
     members.declare(queue)
@@ -334,7 +335,7 @@ def store(*words: str) -> Said:
 
 
 def test_after_a_crash_of_all_the_tool_names_the_store_that_lacks_nothing(members: External) -> None:
-    """S-7, H-59, H-60, H-62..64: n3 was left out, then all are killed; the tool names n2, which led last.
+    """S-7, H-59, H-60, H-62..64, Q-80: n3 was left out, then all are killed; the tool names n2, which led last.
 
     X-6: no store that was left in use seeds the cluster by itself. X-7: the tool ranks by epoch, role and sequence. X-22: what
     each store says about itself.

@@ -39,6 +39,7 @@ def take(channel: TestChannel, queue: str = "dead") -> Delivery:
 
 
 def test_a_rejected_message_carries_its_history(channel: TestChannel) -> None:
+    """U-22: the reason of a dead letter, with the queue and the time."""
     declare(channel)
     channel.publish("q", b"bad", message_id="m1", headers={"mine": 1})
     reject(channel)

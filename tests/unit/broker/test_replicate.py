@@ -50,7 +50,7 @@ def written(broker: Broker) -> list[Any]:
 @pytest.mark.parametrize("argument", ARGUMENTS)
 @pytest.mark.parametrize("default", DEFAULTS)
 def test_the_argument_is_stronger_than_the_setting(default: Replicate, argument: str | None) -> None:
-    """H-24: configurable default for the replicate argument; 3 × 4."""
+    """H-24, Q-34: configurable default for the replicate argument, which overrides it; 3 × 4."""
     broker = a_member(default)
     queue = declared(broker, argument)
     expected = argument or default
@@ -138,6 +138,7 @@ def test_the_setting_of_who_reads_the_catalog_changes_nothing() -> None:
 )
 @pytest.mark.parametrize("mode", ["alone", "chain"])
 def test_what_does_not_fit_is_refused(mode: str, options: dict[str, Any], words: str) -> None:
+    """Q-34: an invalid value is refused, and nothing is declared."""
     broker = a_broker()
     broker.mode = mode
     before = list(broker.catalog.changes)

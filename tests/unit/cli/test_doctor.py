@@ -503,6 +503,7 @@ MEMBER = {
 def test_a_cluster_that_is_not_whole_is_found(
     said: Callable[..., Api], change: dict[str, Any], check: str, level: str
 ) -> None:
+    """U-6: a member that is not ready or far behind is told to whoever looks after the cluster."""
     api = said(tidemark__cluster=(200, MEMBER | change))
     assert levels(broker_checks.cluster(api))[check] == level
 

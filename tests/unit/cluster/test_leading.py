@@ -154,7 +154,7 @@ def test_a_leader_that_was_never_seen_is_replaced_after_a_lease() -> None:
 
 
 def test_a_member_that_catches_up_never_proposes_itself() -> None:
-    """H-48, H-49, H-52"""
+    """H-48, H-49, H-52, U-7"""
     member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "ac"))
     assert only(member.step(MemberGone("a")), Propose) == []
     assert only(member.after(10_000), Propose) == []
@@ -611,7 +611,7 @@ def test_a_ready_member_can_be_promoted_while_the_leader_lives() -> None:
 
 @pytest.mark.parametrize("ready", ["a", "ac"])
 def test_a_member_that_is_not_ready_refuses_and_names_those_that_are(ready: str) -> None:
-    """H-49, H-52, Q-8, Q-10"""
+    """H-49, H-52, Q-8, Q-10, U-7"""
     member = Bench("b").holding((H1, 2, 5)).following(a_view("a", ready))
     found = answer(member, "promote")
     assert not found.done and "catch-up" in found.text and ", ".join(ready) in found.text
@@ -625,6 +625,7 @@ def test_promoting_a_leader_is_done_already() -> None:
 
 
 def test_a_demoted_leader_names_a_ready_member_and_stays_ready_itself() -> None:
+    """U-9"""
     leader = an_active("abc")
     assert answer(leader, "demote", "c").done
     view = only(leader.log, Propose)[-1].view

@@ -56,6 +56,7 @@ def test_refused_publishes_are_nacked_in_their_place() -> None:
 
 
 def test_a_failed_journal_nacks_all_that_waits() -> None:
+    """U-10: what was on its way to a store that is gone is not confirmed."""
     confirms = Confirms()
     confirms.add(2, 0, [])
     confirms.take(0)

@@ -196,6 +196,7 @@ def compare(group: Group) -> None:
 @pytest.mark.parametrize("mode", ["standby", "chain"])
 @pytest.mark.parametrize("seed", range(3))
 def test_members_are_alike_after_random_work_and_faults(mode: str, seed: int) -> None:
+    """U-34, Q-20: replicas do not drift. Sequences, digests and counts of every queue and stream are those of the leader."""
     dice = Random(seed)
     group = Group("abc", mode=mode)
     group.until_ready()

@@ -31,6 +31,7 @@ def test_a_message_of_two_groups_is_confirmed_by_the_second_one() -> None:
 
 
 def test_a_message_that_one_group_refuses_is_refused() -> None:
+    """U-10: one of its targets has failed."""
     confirms = Confirms()
     confirms.add([("a", 1), ("b", 1)])
     confirms.add([("a", 1)])
