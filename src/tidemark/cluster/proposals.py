@@ -49,6 +49,11 @@ class Proposals:
         if self._open is not None and self._open[0].revision < view.revision:
             self._open = None
 
+    def forget(self) -> None:
+        """What they were derived from is lost, so none of them can be written any more."""
+        self.undecided.clear()
+        self._open = None
+
     def hurry(self, anew: bool = True) -> None:
         """Somebody asks for a view now: the last failure does not delay it, nor (`anew`) an answer that is awaited."""
         self._retry_at = 0

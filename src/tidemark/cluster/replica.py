@@ -279,11 +279,22 @@ class Replica:
             self._view_lost()
             return
         known = self.view
-        if known is not None and (view.epoch < known.epoch or view.revision < known.revision):
+        if known is not None and self._view_gone and view.epoch > known.epoch:
+            # Somebody was promoted where nothing was kept any more; revisions have begun anew there. If it is this member, an
+            # operator has decided that what it has is the best there is.
+            self._proposals.forget()
+            if self.state is State.CATCHUP:
+                self._become(State.JOINING, "the view is gone, and another was made")
+        elif known is not None and (view.epoch < known.epoch or view.revision < known.revision):
             if view.revision > known.revision:
                 self._explain(
                     f"the view that is kept is of epoch {view.epoch}, but this member has seen {known.epoch}: "
                     "it was brought back from a copy; promote the member with the best store"
+                )
+            elif view.epoch > known.epoch:
+                self._explain(
+                    f"etcd has lost its data or was brought back from a copy, and {view.leader} leads there in epoch "
+                    f"{view.epoch}: start this member again if that is right"
                 )
             return
         if self._cluster not in ("", view.cluster):

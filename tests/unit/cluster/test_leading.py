@@ -216,7 +216,10 @@ def test_with_an_external_provider_nobody_takes_over_by_itself() -> None:
 
 
 def test_a_new_leader_confirms_nothing_before_all_that_were_ready_have_answered() -> None:
-    """LM5, H-32, H-74, Q-13, Q-14, Q-17, X-8: nothing of the old epoch is left open when the new one begins."""
+    """LM5, H-32, H-74, Q-13, Q-14, Q-17, X-8: nothing of the old epoch is left open when the new one begins.
+
+    H-43: recovering, then active.
+    """
     leader = a_leader("abc")
     assert leader.state is State.RECOVERING
     leader.greeted_by("b")
@@ -695,3 +698,52 @@ def test_a_view_of_another_cluster_or_an_older_epoch_is_not_followed() -> None:
     assert only(effects, Dial) == [] and "promote" in only(effects, Became)[0].why
     foreign = View("dd" * 16, 5, "a", ("a", "b"), H1, 50)
     assert only(member.see(foreign), Quit)
+
+
+# An etcd that has lost its data ------------------------------------------------------------------------------------
+
+
+def test_who_is_promoted_where_the_view_is_lost_leads_though_revisions_begin_anew() -> None:
+    """H-66, H-84: the member runs, and has seen higher revisions than the new view has."""
+    member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "ac", epoch=2, revision=99))
+    member.lease()
+    member.see(None)
+    [propose] = only(member.step(Asked("promote")), Propose)
+    effects = member.see(replace(propose.view, revision=1))
+    assert only(effects, Lead) == [Lead(3, propose.view.history)]
+    member.sync()
+    assert member.state is State.ACTIVE
+
+
+def test_others_follow_who_was_promoted_where_the_view_is_lost() -> None:
+    member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "ab", epoch=2, revision=99))
+    member.see(None)
+    assert only(member.see(a_view("c", epoch=3, revision=1)), Dial) == [Dial("c")]
+
+
+def test_a_leader_that_is_promoted_again_after_the_view_was_lost_leads_again() -> None:
+    """A view that was asked for before, and would have had another member ready, counts no more."""
+    leader = an_active("a")
+    assert proposed(leader, leader.greeted_by("b")) == ["ab"]
+    assert only(leader.see(None), Fence)
+    leader.step(PeerDown("b", dialled=False))
+    [propose] = only(leader.step(Asked("promote")), Propose)
+    effects = leader.see(replace(propose.view, revision=1))
+    for revision in (2, 3):
+        for another in only(effects, Propose):
+            effects = leader.see(replace(another.view, revision=revision))
+    leader.sync()
+    assert leader.state is State.ACTIVE
+    assert leader.mode.view.ready == ("a",)
+    assert only(leader.write(), Complete) == [Complete(leader.store.durable)]
+
+
+def test_a_view_with_an_older_revision_is_not_followed_while_one_is_kept() -> None:
+    """An etcd that was brought back from a copy is not one that has lost its data: somebody has to look."""
+    member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "ab", epoch=2, revision=99))
+    effects = member.see(a_view("c", "bc", epoch=3, revision=50))
+    assert only(effects, Dial) == []
+    [became] = only(effects, Became)
+    assert "c leads there in epoch 3: start this member again if that is right" in became.why
+    member.see(None)
+    assert only(member.see(a_view("c", "bc", epoch=2, revision=50)), Dial) == []
