@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from unit.frontend.harness import PERSISTENT, Client
 from unit.member.world import Group
@@ -121,3 +124,33 @@ def test_one_that_cannot_keep_what_it_is_sent_leaves_too() -> None:
     assert victim.state is State.FAILED
     assert "cannot be kept" in victim.member.why or "store failed" in victim.member.why
     publish(group, client, b"on")
+
+
+class Differing(Group):
+    """Each member has a choice of its own; the others have the default."""
+
+    def config(self, name: str) -> Any:
+        config = super().config(name)
+        if name != "b":
+            return config
+        return replace(config, cluster=replace(config.cluster, on_store_error="leave"))
+
+
+def test_members_with_opposite_choices_each_do_as_theirs_says() -> None:
+    """H-28: a choice with a default for all; not per queue, because one log holds all of them (decision 11), but per member."""
+    group = Differing("abc")
+    group.until_ready()
+    assert group.leader.name == "a"
+    client = group.leader.open(confirms=True)
+    client.declare("q", durable=True)
+    for victim in group.followers:
+        victim.disk.fail_next()
+    client.publish(1, "q", b"1", properties=PERSISTENT)
+    group.pass_ms(10)
+    stays, ends = group["b"], group["c"]
+    assert (stays.state, stays.last_words) == (State.FAILED, [])
+    assert (ends.state is State.FAILED, len(ends.last_words)) == (False, 1)
+    group.kill("c")
+    group.pass_ms(100, 5)
+    assert [type(answer) for answer in client.read_all()] == [BasicAck]
+    assert publish(group, client, b"2") == 0
