@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
 from collections import Counter
+from pathlib import Path
 
 import pika
 import pytest
+from helpers.virtual_address import VirtualAddress
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 from system.cluster.cluster import (
     PERSISTENT,
@@ -27,6 +31,7 @@ from system.cluster.cluster import (
 import tidemark.client as tidemark
 
 ROUNDS = int(os.environ.get("TIDEMARK_FAILOVER_ROUNDS", "3"))
+ROOT = Path(__file__).resolve().parents[3]
 JOINED = int(os.environ.get("TIDEMARK_JOIN_MESSAGES", "100000"))
 
 pytestmark = pytest.mark.timeout(120 + ROUNDS * 40)
@@ -314,3 +319,27 @@ def test_a_queue_that_is_not_there_is_an_answer_and_no_failure(cluster: Cluster)
     with cluster.channel(cluster.backups[0]) as channel, pytest.raises(ChannelClosedByBroker) as refused:
         channel.queue_declare(fresh("missing"), passive=True)
     assert refused.value.reply_code == 404
+
+
+# Conformance -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_clients_notice_no_cluster(cluster: Cluster) -> None:
+    """A-8: the tests of a broker that stands alone run unchanged against every member, in each mode: each connection is at the next
+    member. All that need no broker of their own pass that way (TIDEMARK_TEST_ADDRESS=HOST:PORT pytest tests/interop); here is a
+    part that takes seconds."""
+    members = VirtualAddress(*cluster.addresses())
+    files = [f"tests/interop/{name}" for name in ("test_confirms_and_tx.py", "test_settlement.py")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+        cwd=ROOT,
+        env=os.environ | {"TIDEMARK_TEST_ADDRESS": f"{members.address.host}:{members.address.port}"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    members.close()
+    assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]
+    assert members.accepted > 30
