@@ -300,11 +300,13 @@ def _lost(results: Results, contestant: str, case: str) -> float:
 @needs_etcd
 @pytest.mark.timeout(300)
 def test_every_case_of_ours_runs_on_three_real_members(tmp_path: Path) -> None:
+    """H-85: among them what a member costs beside a broker that stands alone."""
     names = ["idle", CASE, "publish-1kb-w1-x4", "cost-100b", "failover-kill", "catch-up"]
 
     results = _run(STANDBY, names, tmp_path)
 
     assert _lost(results, STANDBY, "failover-kill") == 0
+    assert cases.ALONE in results.runs["cost-100b"]
     [figures] = results.runs["catch-up"][STANDBY]
     assert figures["messages"] >= TINY.messages
     assert figures["journal_bytes"] > 100 * TINY.messages

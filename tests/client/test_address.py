@@ -12,6 +12,7 @@ A, B, C = Address("a", 1), Address("b", 2), Address("c", 3)
 
 
 def test_a_url_names_everything() -> None:
+    """H-34: a list of addresses."""
     target = parse_url("tidemark://ann:s%3Acret@one:1,two,[::1]:3/sales%2Feast")
 
     assert target.addresses == (Address("one", 1), Address("two", 5672), Address("::1", 3))
@@ -20,6 +21,7 @@ def test_a_url_names_everything() -> None:
 
 @pytest.mark.parametrize("url", ["tidemark://", "tidemark:///", "tidemark://guest:guest@127.0.0.1:5672/"])
 def test_what_a_url_leaves_out_is_the_usual(url: str) -> None:
+    """H-34: one address, which may be a virtual one."""
     target = parse_url(url)
     assert target.addresses == (Address("127.0.0.1", 5672),)
     assert (target.user, target.password, target.vhost) == ("guest", "guest", "/")

@@ -127,7 +127,10 @@ def judge(producing: Producing, rows: list[tuple[bytes | None, int]]) -> None:
 
 
 def test_a_killed_leader_costs_a_producer_and_a_reader_at_the_tail_nothing(cluster: Cluster) -> None:
-    """S-20, H-89, M6: kill -9 of the leader; nothing lost, nothing twice, offsets never go back."""
+    """S-20, H-89, M6: kill -9 of the leader; nothing lost, nothing twice, offsets never go back.
+
+    H-87: a producer that numbers what it writes and connects again is stored exactly once. H-17: its URL is a list.
+    """
     name = fresh("followed")
     with connect(url(cluster)) as db:
         db.stream(name, create=True)

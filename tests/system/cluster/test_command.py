@@ -68,7 +68,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.mark.slow
 def test_a_cluster_is_started_hurt_watched_and_stopped_by_hand(shell: Shell) -> None:
-    """H-44: up, load, kill, start, freeze, thaw, stop, join, status, down, up again."""
+    """H-44, H-91: what docs/cluster.md begins with: up, load, kill, start, freeze, thaw, stop, join, status, down, up again."""
     text = shell.run("up", "--nodes", "3")
     assert text.startswith("name") and text.count("ready") >= 2 and "active" in text and "Try it" in text
     rows = shell.rows()
@@ -105,7 +105,7 @@ def test_a_cluster_is_started_hurt_watched_and_stopped_by_hand(shell: Shell) -> 
 
 @pytest.mark.slow
 def test_links_can_be_cut_slowed_and_healed_by_hand(shell: Shell) -> None:
-    """S-10 by hand, in a chain."""
+    """S-10 by hand, in a chain; H-91: what docs/cluster.md says about links."""
     shell.run("up", "--nodes", "2", "--mode", "chain", "--proxies")
     leader = shell.leader()
     [backup] = {"n1", "n2"} - {leader}

@@ -233,7 +233,7 @@ def test_a_member_that_joins_later_needs_no_change_at_the_others(members: Extern
 
 
 def test_every_command_has_the_exit_code_that_a_resource_agent_needs(members: External) -> None:
-    """S-6, H-44, H-48, H-49, Q-10, Q-62, Q-64: state x command x exit code, on real members."""
+    """S-6, H-44, H-48, H-49, Q-10, Q-62, Q-64: state x command x exit code, on real members. H-43: active after promote."""
     members.start()
     ctl = members.ctl
 
@@ -337,7 +337,7 @@ def store(*words: str) -> Said:
 def test_after_a_crash_of_all_the_tool_names_the_store_that_lacks_nothing(members: External) -> None:
     """S-7, H-59, H-60, H-62..64, Q-80: n3 was left out, then all are killed; the tool names n2, which led last.
 
-    X-6: no store that was left in use seeds the cluster by itself. X-7: the tool ranks by epoch, role and sequence. X-22: what
+    H-67, X-6: no store that was left in use seeds the cluster by itself. X-7: the tool ranks by epoch, role and sequence. X-22: what
     each store says about itself.
     """
     members.found("n1")

@@ -49,7 +49,10 @@ def told(what: str, seconds: list[float]) -> None:
 
 @pytest.mark.slow
 def test_a_leader_killed_again_and_again_loses_nothing_that_was_confirmed(cluster: Cluster) -> None:
-    """S-1, A-13, H-1, H-5, H-53: KILL the leader under load, RESTART it, next round."""
+    """S-1, A-13, H-1, H-5, H-53: KILL the leader under load, RESTART it, next round.
+
+    H-17: the publisher has a fixed list of addresses, and goes on whichever of them leads.
+    """
     print(f"TIDEMARK_FAILOVER_SEED={SEED} TIDEMARK_FAILOVER_ROUNDS={ROUNDS}")
     dice = random.Random(SEED)
     queue = fresh("killed")
@@ -102,7 +105,7 @@ def test_mixed_traffic_keeps_every_promise_while_members_are_killed(cluster: Clu
 
 
 def test_a_backup_that_is_killed_stops_nothing_and_comes_back_equal(cluster: Cluster) -> None:
-    """H-53, F-44, X-6: KILL a backup under load; RESTART: it catches up; EQ."""
+    """H-53, F-44: KILL a backup under load; RESTART: it catches up; EQ. H-67, X-6: a dirty store may rejoin a leader that lives."""
     queue = fresh("backup")
     cluster.declare(queue)
     leader, victim = cluster.leader, cluster.backups[0]

@@ -257,6 +257,7 @@ def test_a_leader_that_cannot_prove_it_leads_tells_its_clients_nothing_until_it_
 def test_a_member_that_others_cannot_reach_or_that_anybody_could_join_does_not_start(
     etcd: Etcd, tmp_path: Path
 ) -> None:
+    """H-39: members have real addresses of their own: one that is not this machine's alone is refused."""
     for address, secret, words in (
         ("0.0.0.0:0", tmp_path / "secret", "must be the address by which other members reach this one"),
         ("127.0.0.1:0", tmp_path / "short", "must hold at least 16 bytes"),

@@ -22,6 +22,7 @@ OURS = [shlex.split(line)[1:] for line in LINES if line.startswith("tidemark ")]
 def test_every_command_of_the_page_works(
     tidemark: Run, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """H-91: the commands of the page for operators are executed."""
     monkeypatch.chdir(tmp_path)
     Path("ann.secret").write_text("correct horse\n")
     Path("tidemark.toml").write_text("[limits]\nconnections_max = 100\n")
