@@ -1,7 +1,7 @@
 """`make test`: all stages, two lanes.
 
 What needs the machine's attention (real processes, time-outs, Spark) runs one stage after the other in front. What only
-needs CPU (simulation, fuzzing) runs beside it at the lowest priority, on whatever the front leaves idle;
+needs CPU (simulation, plain twins, packaging, fuzzing) runs beside it at the lowest priority, on whatever the front leaves idle;
 its output is shown when a stage is done. Every stage is run, whatever fails before it, and the end says which failed and
 with which command to run one alone.
 
@@ -60,14 +60,7 @@ STAGES = (
         "real brokers, killed, filled up and asked too much",
     ),
     Stage("cluster", (*PYTEST, CLUSTER), "real clusters: members killed, frozen and cut off"),
-    Stage("packaging", (*PYTEST, PACKAGING), "wheel and sdist, installed and run"),
     Stage("bench", (*PYTEST, "bench/tests", *TWO), "the benchmarks' own tests"),
-    Stage(
-        "pure",
-        (*PYTEST, *(f"tests/unit/{each}" for each in TWINS), *TWO),
-        "the plain Python twins",
-        variables={"TIDEMARK_PURE": "1"},
-    ),
     Stage("sinks", (*PYTEST, "tests/spark/unit", "tests/spark/sinks", *FILES), "the connector without Spark; sinks"),
     Stage(
         "spark",
@@ -76,6 +69,14 @@ STAGES = (
     ),
     Stage("crash", (*PYTEST, "tests/spark/crash"), "pipelines whose processes are killed"),
     Stage("sim", (*PYTEST, "tests/sim", *TWO, *BEHIND), "stores, nodes and clusters on virtual time", behind=True),
+    Stage(
+        "pure",
+        (*PYTEST, *(f"tests/unit/{each}" for each in TWINS), *TWO, *BEHIND),
+        "the plain Python twins",
+        behind=True,
+        variables={"TIDEMARK_PURE": "1"},
+    ),
+    Stage("packaging", (*PYTEST, PACKAGING, *BEHIND), "wheel and sdist, installed and run", behind=True),
     Stage("fuzz", (PYTHON, "tests/fuzz/fuzz_wire.py", "--seconds", FUZZ_S), "the parsers", behind=True),
 )  # fmt: skip
 
