@@ -110,14 +110,13 @@ class Traffic:
         assert not self._failures, "\n".join(self._failures)
 
     def drain(self, timeout_s: float = 60.0) -> None:
-        """Stop publishing, let everything come out, and end the clients."""
-        deadline = time.monotonic() + timeout_s
+        """Stop publishing, let everything come out, and end the clients: for as long as something does."""
         self._publishing = False
-        self._join(self._publishers, deadline)
+        self._join(self._publishers, timeout_s)
         self._moving = False
-        self._join([self._mover], deadline)
+        self._join([self._mover], timeout_s)
         self._drained = True
-        self._join(self._consumers, deadline)
+        self._join(self._consumers, timeout_s)
         self.check_alive()
 
     def look_for_leftovers(self) -> None:
@@ -157,10 +156,14 @@ class Traffic:
 
         return threading.Thread(target=run, name=name, daemon=True)
 
-    def _join(self, threads: list[threading.Thread], deadline: float) -> None:
+    def _join(self, threads: list[threading.Thread], timeout_s: float) -> None:
+        """Wait for their end. How much there is to do depends on how busy the machine was, so only standing still is a fault."""
+        came_out, deadline = self._came_out, time.monotonic() + timeout_s
         for thread in threads:
             while thread.is_alive():
                 self.check_alive()
+                if self._came_out != came_out:
+                    came_out, deadline = self._came_out, time.monotonic() + timeout_s
                 assert time.monotonic() < deadline, f"client {thread.name} does not come to an end"
                 thread.join(0.05)
 
