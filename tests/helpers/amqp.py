@@ -16,7 +16,7 @@ from pika.spec import Basic, BasicProperties
 
 Connect = Callable[..., pika.BlockingConnection]
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 QUIET_S = 0.15
 
 

@@ -29,7 +29,7 @@ def test_a_queue_drops_messages_older_than_its_ttl(channel: BlockingChannel, nam
     channel.queue_declare(name, exclusive=True, arguments={"x-message-ttl": 150})
     put(channel, name, b"1", b"2")
     eventually(lambda: depth(channel, name) == 2)
-    eventually(lambda: depth(channel, name) == 0, timeout_s=3)
+    eventually(lambda: depth(channel, name) == 0)
 
 
 def test_a_message_expires_by_its_own_expiration(channel: BlockingChannel, queue: str) -> None:
@@ -42,7 +42,7 @@ def test_a_message_expires_by_its_own_expiration(channel: BlockingChannel, queue
 def test_the_smaller_of_queue_and_message_ttl_counts(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True, arguments={"x-message-ttl": 150})
     put(channel, name, b"long by itself", expiration="60000")
-    eventually(lambda: depth(channel, name) == 0, timeout_s=3)
+    eventually(lambda: depth(channel, name) == 0)
 
 
 def test_an_expired_message_behind_a_living_one_is_not_delivered(

@@ -37,7 +37,7 @@ from tidemark.cli import CommandError
 from tidemark.cli.trial import Mode, Seen, Trial
 from tidemark.model.wiring import MAIN
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 _numbers = itertools.count(1)
 

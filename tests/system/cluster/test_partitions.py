@@ -45,7 +45,7 @@ def test_a_leader_cut_off_from_everybody_is_replaced_and_confirms_nothing(
         linked_cluster.trial.wait_whole(LEASE_S, others)
         took = time.monotonic() - when
         confirmed_by_old = old.confirmed[told:]
-        linked_cluster.await_state(leader, "fenced", "joining", timeout_s=5)
+        linked_cluster.await_state(leader, "fenced", "joining")
         silent = len(old.confirmed)
         with linked_cluster.channel(others[0]) as channel:
             channel.queue_declare(new_queue, durable=True)
