@@ -32,6 +32,8 @@ def own_session(spark: SparkSession) -> SparkSession:
     in pieces, and then no task of any query can be sent any more ("Illegal size 5 of collection, expected 6") until the
     process ends. A source that is registered is its session's alone.
     """
+    from pyspark_tidemark import DefaultSource
+
     session = spark.newSession()
-    register(session)
+    session.dataSource.register(DefaultSource)
     return session
