@@ -139,10 +139,17 @@ def launch(command: list[str], log: Path, *, detached: bool) -> Process:
     return Process(started.pid, born)
 
 
+_given: set[int] = set()
+"""Ports that were found free: whoever they are for may not listen there yet when others are looked for."""
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, and that the system gives to no outgoing connection later."""
+    """Ports that nobody uses now, that were given to nobody else here, and that the system gives to no outgoing
+    connection later."""
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if port in _given:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -151,6 +158,7 @@ def free_ports(count: int) -> list[int]:
                 continue
         found.append(port)
         if len(found) == count:
+            _given.update(found)
             return found
     raise CommandError(f"there are not {count} free ports from {PORTS[0]} to {PORTS[-1]}")
 
