@@ -35,10 +35,14 @@ static struct hist end_to_end, confirm_latency, pacing_late;
 struct snapshot {
     u64 ns, published, confirmed, consumed;
     double broker_cpu_s, own_cpu_s;
+    double cpu_s[PIDS_MAX]; /* of each of the broker's processes */
 };
 
 static struct snapshot take_snapshot(void) {
-    return (struct snapshot){now_ns(), published, confirmed, consumed, broker_cpu_s(), own_cpu_s()};
+    struct snapshot now = {now_ns(), published, confirmed, consumed, 0, own_cpu_s()};
+    for (int i = 0; i < opt.n_pids; i++)
+        now.broker_cpu_s += now.cpu_s[i] = process_cpu_s(opt.pids[i]);
+    return now;
 }
 
 static void watch(struct conn *c, uint32_t events) {
@@ -76,7 +80,7 @@ struct producer {
     int number;
     u64 sent;       /* also the last delivery tag used, as the broker counts them */
     struct buf run; /* slots rendered once; [head, len) is what is still to be written */
-    size_t slot_bytes, body_at;
+    size_t slot_bytes, body_at, key_at;
     int slots, filled; /* slots patched and not yet handed to write */
     bool stuck;        /* the socket took only part of the run */
     u64 free_since_ns; /* when the socket last took the rest of a run */
@@ -92,6 +96,7 @@ static void render_publish(struct producer *p, const char *exchange, const char 
     put16(b, 0);
     put_shortstr(b, exchange);
     put_shortstr(b, key);
+    p->key_at = b->len - strlen(key);
     put8(b, 0);
     frame_end(b, mark);
     mark = frame_begin(b, FRAME_HEADER, 1);
@@ -115,9 +120,11 @@ static void render_publish(struct producer *p, const char *exchange, const char 
 
 static void open_producer(struct producer *p, int number) {
     p->number = number;
-    open_conn(&p->conn);
+    open_conn_at(&p->conn, opt.ports[number / opt.queues % opt.n_ports]);
     p->conn.producer = p;
-    if (opt.fanout)
+    if (opt.keyed)
+        render_publish(p, opt.prefix, "00000000");
+    else if (opt.fanout)
         render_publish(p, opt.prefix, "");
     else
         render_publish(p, "", queue_name(number % opt.queues));
@@ -144,10 +151,19 @@ static void open_producer(struct producer *p, int number) {
     }
 }
 
+/* A key of eight digits, in hexadecimal. */
+static inline void put_key(uint8_t *at, u64 number) {
+    for (int i = 7; i >= 0; i--, number >>= 4)
+        at[i] = (uint8_t)"0123456789abcdef"[number & 15];
+}
+
 static inline void fill_slot(struct producer *p, u64 due_ns) {
     uint8_t *body = p->run.data + (size_t)p->filled * p->slot_bytes + p->body_at;
     set64(body, (u64)p->number << 48 | p->sent);
     set64(body + 8, due_ns);
+    if (opt.keyed)
+        put_key(p->run.data + (size_t)p->filled * p->slot_bytes + p->key_at,
+                p->sent * (u64)opt.producers + (u64)p->number);
     p->filled++;
     p->sent++;
     if (opt.confirm)
@@ -537,7 +553,7 @@ static void traffic(void) {
     struct snapshot first = {0}, last = {0};
     u64 backlog = 0;
     open_conn(&control);
-    for (int i = 0; i < opt.queues; i++) {
+    for (int i = 0; i < opt.queues && !opt.existing; i++) {
         if (!opt.consume_only)
             delete_queue(&control, i);
         put_queue_declare(&control.out, queue_name(i), false);
@@ -593,7 +609,10 @@ static void traffic(void) {
     printf("\"broker_cpu_s\": %.2f, \"generator_cpu_s\": %.3f, \"generator_busy\": %.3f, ",
            last.broker_cpu_s - first.broker_cpu_s, last.own_cpu_s - first.own_cpu_s,
            (last.own_cpu_s - first.own_cpu_s) / s);
-    printf("\"rss_before\": %llu, \"rss_after\": %llu, ", rss_before, rss_after);
+    printf("\"cpu_s_by_process\": [");
+    for (int i = 0; i < opt.n_pids; i++)
+        printf("%s%.2f", i ? ", " : "", last.cpu_s[i] - first.cpu_s[i]);
+    printf("], \"rss_before\": %llu, \"rss_after\": %llu, ", rss_before, rss_after);
     print_hist("end_to_end_us", &end_to_end);
     print_hist("confirm_us", &confirm_latency);
     print_hist("pacing_late_us", &pacing_late);

@@ -102,14 +102,14 @@ static void put_table_bool(struct buf *b, const char *name) {
     put8(b, 1);
 }
 
-static int connect_socket(void) {
+static int connect_socket(const char *port) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found;
-    int why = getaddrinfo(opt.host, opt.port, &hints, &found);
+    int why = getaddrinfo(opt.host, port, &hints, &found);
     if (why)
-        fail("cannot look up %s port %s: %s", opt.host, opt.port, gai_strerror(why));
+        fail("cannot look up %s port %s: %s", opt.host, port, gai_strerror(why));
     int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, found->ai_addr, found->ai_addrlen))
-        fail("cannot connect to %s port %s: %s", opt.host, opt.port, strerror(errno));
+        fail("cannot connect to %s port %s: %s", opt.host, port, strerror(errno));
     freeaddrinfo(found);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     /* A broker that stops answering during a blocking step must not hold the run for ever. */
@@ -119,9 +119,9 @@ static int connect_socket(void) {
 }
 
 /* Opens the connection and channel 1. */
-static void open_conn(struct conn *c) {
+static void open_conn_at(struct conn *c, const char *port) {
     memset(c, 0, sizeof *c);
-    c->fd = connect_socket();
+    c->fd = connect_socket(port);
     struct buf *b = &c->out;
     put_bytes(b, "AMQP\0\0\x09\x01", 8);
     call(c, CONNECTION_START);
@@ -172,6 +172,8 @@ static void open_conn(struct conn *c) {
     frame_end(b, mark);
     call(c, CHANNEL_OPEN_OK);
 }
+
+static void open_conn(struct conn *c) { open_conn_at(c, opt.ports[0]); }
 
 static void close_conn(struct conn *c) {
     struct frame f;

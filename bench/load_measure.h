@@ -30,27 +30,33 @@ static double own_cpu_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* User and system time of the broker's processes: all their threads, and the children they waited for. */
+/* User and system time of a process: all its threads, and the children it waited for. */
+static double process_cpu_s(int pid) {
+    char path[64], line[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return 0;
+    size_t n = fread(line, 1, sizeof line - 1, f);
+    fclose(f);
+    line[n] = 0;
+    const char *after_name = strrchr(line, ')'); /* the name may hold blanks */
+    unsigned long user, sys;
+    long waited_user, waited_sys;
+    if (!after_name ||
+        sscanf(after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld", &user,
+               &sys, &waited_user, &waited_sys) != 4)
+        return 0;
+    return ((double)(user + sys) + (double)(waited_user + waited_sys)) /
+           (double)sysconf(_SC_CLK_TCK);
+}
+
+/* Of all the broker's processes. */
 static double broker_cpu_s(void) {
-    double ticks = 0;
-    for (int i = 0; i < opt.n_pids; i++) {
-        char path[64], line[1024];
-        snprintf(path, sizeof path, "/proc/%d/stat", opt.pids[i]);
-        FILE *f = fopen(path, "r");
-        if (!f)
-            continue;
-        size_t n = fread(line, 1, sizeof line - 1, f);
-        fclose(f);
-        line[n] = 0;
-        const char *after_name = strrchr(line, ')'); /* the name may hold blanks */
-        unsigned long user, sys;
-        long waited_user, waited_sys;
-        if (after_name &&
-            sscanf(after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld",
-                   &user, &sys, &waited_user, &waited_sys) == 4)
-            ticks += (double)(user + sys) + (double)(waited_user + waited_sys);
-    }
-    return ticks / (double)sysconf(_SC_CLK_TCK);
+    double sum = 0;
+    for (int i = 0; i < opt.n_pids; i++)
+        sum += process_cpu_s(opt.pids[i]);
+    return sum;
 }
 
 static u64 broker_rss_bytes(void) {

@@ -14,19 +14,22 @@
 
 typedef unsigned long long u64;
 
-enum { STAMP_BYTES = 16, PIDS_MAX = 64 };
+enum { STAMP_BYTES = 16, PIDS_MAX = 64, PORTS_MAX = 16 };
 
 static struct {
-    const char *host, *port, *user, *password, *vhost, *prefix;
+    const char *host, *user, *password, *vhost, *prefix;
+    const char *ports[PORTS_MAX];
     int producers, consumers, queues, fanout, size, prefetch, ack_every, heartbeat;
     int idle_connections, declare_queues, declare_window;
     u64 count, confirm, inflight;
     double seconds, warmup, rate, drain_timeout, timeout;
     bool durable, persistent, manual_ack, publish_only, consume_only, inflight_set;
-    int pids[PIDS_MAX], n_pids;
+    bool existing, keyed;
+    int pids[PIDS_MAX], n_pids, n_ports;
 } opt = {
     .host = "127.0.0.1",
-    .port = "5672",
+    .ports = {"5672"},
+    .n_ports = 1,
     .user = "guest",
     .password = "guest",
     .vhost = "/",
@@ -44,6 +47,8 @@ static struct {
 static const char USAGE[] =
     "load: AMQP 0-9-1 load generator; prints one JSON object\n"
     "  --host H --port P --user U --password W --vhost V   where (127.0.0.1 5672 guest guest /)\n"
+    "                                                      --port P,P: producer i uses port i / "
+    "queues mod ports\n"
     "  --producers N --consumers N --queues N              producer i and consumer i use queue i "
     "mod N (1 1 1)\n"
     "  --fanout K                                          one fanout exchange, K queues with a "
@@ -64,6 +69,11 @@ static const char USAGE[] =
     "  --idle-connections N [--heartbeat S]                hold N connections for --seconds\n"
     "  --declare-queues N [--declare-window W]             declare N queues, W at a time (1)\n"
     "  --prefix NAME                                       of queues and exchange (bench)\n"
+    "  --existing                                          queues are there, and empty; they "
+    "stay\n"
+    "  --keyed                                             publish to the exchange, which is "
+    "there,\n"
+    "                                                      each message with a key of its own\n"
     "  --pids P,P                                          the broker's processes, for CPU and "
     "memory\n"
     "  --timeout S --drain-timeout S                       give up (900, 60)\n";
@@ -92,6 +102,17 @@ static void parse_pids(char *text) {
     }
 }
 
+static void parse_ports(char *text) {
+    opt.n_ports = 0;
+    for (char *p = strtok(text, ","); p; p = strtok(NULL, ",")) {
+        if (opt.n_ports == PORTS_MAX)
+            usage_error("--port takes at most 16 ports");
+        opt.ports[opt.n_ports++] = p;
+    }
+    if (!opt.n_ports)
+        usage_error("--port needs a port");
+}
+
 static void parse_options(int argc, char **argv) {
     enum {
         HOST = 256,
@@ -100,6 +121,8 @@ static void parse_options(int argc, char **argv) {
         PASSWORD,
         VHOST,
         PREFIX,
+        EXISTING,
+        KEYED,
         PRODUCERS,
         CONSUMERS,
         QUEUES,
@@ -133,6 +156,8 @@ static void parse_options(int argc, char **argv) {
                                           {"password", 1, 0, PASSWORD},
                                           {"vhost", 1, 0, VHOST},
                                           {"prefix", 1, 0, PREFIX},
+                                          {"existing", 0, 0, EXISTING},
+                                          {"keyed", 0, 0, KEYED},
                                           {"producers", 1, 0, PRODUCERS},
                                           {"consumers", 1, 0, CONSUMERS},
                                           {"queues", 1, 0, QUEUES},
@@ -165,11 +190,13 @@ static void parse_options(int argc, char **argv) {
         const char *name = code == '?' ? "" : names[at].name;
         switch (code) {
         case HOST: opt.host = optarg; break;
-        case PORT: opt.port = optarg; break;
+        case PORT: parse_ports(optarg); break;
         case USER: opt.user = optarg; break;
         case PASSWORD: opt.password = optarg; break;
         case VHOST: opt.vhost = optarg; break;
         case PREFIX: opt.prefix = optarg; break;
+        case EXISTING: opt.existing = true; break;
+        case KEYED: opt.keyed = true; break;
         case PRODUCERS: opt.producers = (int)number(name, optarg, 1, 1000); break;
         case CONSUMERS: opt.consumers = (int)number(name, optarg, 1, 1000); break;
         case QUEUES: opt.queues = (int)number(name, optarg, 1, 1000); break;
@@ -223,6 +250,10 @@ static void parse_options(int argc, char **argv) {
         usage_error("every queue needs a consumer: --consumers must be at least --queues");
     if (!opt.consume_only && !opt.fanout && opt.producers < opt.queues)
         usage_error("every queue needs a producer: --producers must be at least --queues");
+    if (opt.existing && (!opt.publish_only || opt.fanout))
+        usage_error("--existing goes with --publish-only, and not with --fanout");
+    if (opt.keyed && !opt.existing)
+        usage_error("--keyed goes with --existing: this program declares no such exchange");
     if (opt.manual_ack && opt.prefetch && opt.ack_every > opt.prefetch)
         usage_error("--ack-every over --prefetch would wait for ever");
     if (opt.heartbeat && !opt.idle_connections)

@@ -40,8 +40,11 @@ def confirm(tag: int, *, multiple: bool = False, ack: bool = True) -> bytes:
 class Script:
     """What a broker without faults does. `content` is a header frame and its body frames."""
 
+    def hears(self, which: tuple[int, ...], arguments: bytes) -> None:
+        """Every method that comes."""
+
     def deliveries(self, number: int, content: bytes) -> list[bytes]:
-        """What the consumer is sent after publish `number`, counted from 1."""
+        """What the consumer is sent after publish `number` of a producer, counted from 1."""
         return [self.deliver(number, content)]
 
     def confirms(self, number: int) -> list[bytes]:
@@ -54,43 +57,56 @@ class Script:
 
 class _Broker:
     def __init__(self, script: Script) -> None:
-        self._script = script
-        self._consumer: socket.socket | None = None
-        self._published = 0
-        self._confirming = False
+        self.script = script
+        self.consumer: socket.socket | None = None
 
     def serve(self, connection: socket.socket) -> None:
         with connection, suppress(ConnectionError, EOFError), connection.makefile("rb") as stream:
             stream.read(8)
             connection.sendall(method(0, 10, 10, b"\x00\x09" + bytes(4) + _long(b"PLAIN") * 2))
+            client = _Client(self, connection)
             for kind, channel, payload in _frames(stream):
-                if kind == 1:
-                    self._on_method(connection, channel, payload)
-                elif kind == 2:
-                    self._content, self._left = b"", struct.unpack_from(">Q", payload, 4)[0]
-                    self._content += frame(kind, channel, payload)
-                elif kind == 3:
-                    self._content += frame(kind, channel, payload)
-                    self._left -= len(payload)
-                    if self._left == 0:
-                        self._on_message(connection)
+                client.on_frame(kind, channel, payload)
 
-    def _on_method(self, connection: socket.socket, channel: int, payload: bytes) -> None:
+
+class _Client:
+    """One connection; a producer's publishes are counted here, as its confirms are."""
+
+    def __init__(self, broker: _Broker, connection: socket.socket) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._published = 0
+        self._confirming = False
+        self._content, self._left = b"", 0
+
+    def on_frame(self, kind: int, channel: int, payload: bytes) -> None:
+        if kind == 1:
+            self._on_method(channel, payload)
+        elif kind == 2:
+            self._content, self._left = frame(kind, channel, payload), struct.unpack_from(">Q", payload, 4)[0]
+        elif kind == 3:
+            self._content += frame(kind, channel, payload)
+            self._left -= len(payload)
+            if self._left == 0:
+                self._on_message()
+
+    def _on_method(self, channel: int, payload: bytes) -> None:
         which = struct.unpack_from(">HH", payload)
         if which == (60, 20):
-            self._consumer = connection
+            self._broker.consumer = self._connection
+        self._broker.script.hears(which, payload[4:])
         self._confirming |= which == (85, 10)
         if which in _ANSWERS:
             class_id, method_id, arguments = _ANSWERS[which]
-            connection.sendall(method(channel, class_id, method_id, arguments))
+            self._connection.sendall(method(channel, class_id, method_id, arguments))
 
-    def _on_message(self, producer: socket.socket) -> None:
+    def _on_message(self) -> None:
         self._published += 1
-        for data in self._script.deliveries(self._published, self._content):
-            assert self._consumer is not None
-            self._consumer.sendall(data)
+        for data in self._broker.script.deliveries(self._published, self._content):
+            assert self._broker.consumer is not None
+            self._broker.consumer.sendall(data)
         if self._confirming:
-            producer.sendall(b"".join(self._script.confirms(self._published)))
+            self._connection.sendall(b"".join(self._broker.script.confirms(self._published)))
 
 
 def _long(text: bytes) -> bytes:

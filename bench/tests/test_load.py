@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,6 +158,68 @@ def test_bytes_that_are_not_amqp_are_noticed() -> None:
             return b"HTTP/1.1 400 Bad Request\r\n\r\n" * 5
 
     assert "not an AMQP frame" in errors_under(Babbles())
+
+
+class Recording(Script):
+    """Remembers what it is told; there is no consumer."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[tuple[int, ...], bytes]] = []
+
+    def hears(self, which: tuple[int, ...], arguments: bytes) -> None:
+        self.heard.append((which, arguments))
+
+    def deliveries(self, number: int, content: bytes) -> list[bytes]:  # noqa: ARG002
+        return []
+
+    def arguments(self, *which: int) -> list[bytes]:
+        return [arguments for method, arguments in self.heard if method == which]
+
+
+PUBLISH, DECLARE, DELETE = (60, 40), (50, 10), (50, 40)
+
+
+EXISTING = ("--publish-only", "--existing", "--confirm", "10")
+
+
+def test_messages_to_an_exchange_have_keys_that_differ() -> None:
+    script = Recording()
+
+    errors_under(script, *EXISTING, "--keyed", "--producers", "2", "--prefix", "x")
+
+    published = script.arguments(*PUBLISH)
+    assert len(published) == len({*published}) == 10
+    assert all(each.startswith(b"\x00\x00\x01x\x08") for each in published)
+
+
+def test_queues_that_exist_are_asked_for_their_lengths_and_neither_made_nor_deleted() -> None:
+    script = Recording()
+
+    assert errors_under(script, *EXISTING) == "0 messages are queued where 10 were due"
+
+    passive = {arguments[-5] for arguments in script.arguments(*DECLARE)}
+    assert passive == {1}
+    assert script.arguments(*DELETE) == []
+
+
+def test_producers_of_a_queue_are_spread_over_the_ports() -> None:
+    one, other = Recording(), Recording()
+    with faulty_broker(one) as first, faulty_broker(other) as second:
+        words = (*EXISTING, "--count", "40", "--producers", "4", "--queues", "2")
+        subprocess.run([str(BIN / "load"), "--port", f"{first},{second}", *words], capture_output=True)
+
+    for script in (one, other):
+        assert {key[3:-1] for key in script.arguments(*PUBLISH)} == {b"\x07bench-0", b"\x07bench-1"}
+
+
+def test_cpu_is_told_for_each_process_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    with NullBroker(tmp_path) as broker:
+        pids = f"{os.getpid()},{broker.pid}"
+        said = load(broker.port, "--pids", pids, "--count", "500000")
+
+    own, others = said["cpu_s_by_process"]
+    assert own < others
+    assert own + others == pytest.approx(said["broker_cpu_s"], abs=0.011)
 
 
 def test_a_paced_run_keeps_its_rate_and_measures_every_message(null_port: int) -> None:
