@@ -70,7 +70,7 @@ crash: setup services ## everything of a pipeline killed under load: KILLS=200 S
 bench-spark: setup services ## the pipeline's speed beside Spark's own reader and a bare COPY: ARGS="--quick"
 	$(BIN)/python -m bench.spark $(ARGS)
 
-bench-cluster: setup services ## three nodes beside three of RabbitMQ and of NATS: publishing, failover, catch-up: ARGS="--quick"
+bench-cluster: setup services ## three nodes beside three of RabbitMQ and of NATS: publishing, failover, catch-up, growth: ARGS="--quick"
 	$(BIN)/python -m bench.cluster $(ARGS)
 
 docs: setup ## pages made from the code: configuration, errors, command line

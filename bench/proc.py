@@ -71,6 +71,20 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return ticks / _TICKS_PER_S
 
 
+def turns(pid: int) -> tuple[int, int]:
+    """How often the threads of a process have waited for something since its start, and how often it has written."""
+    waits = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            waits += int(_lines(task / "status")["voluntary_ctxt_switches"])
+    return waits, int(_lines(Path(f"/proc/{pid}/io"))["syscw"])
+
+
+def _lines(path: Path) -> dict[str, str]:
+    """Of a file with a name and a value in each line."""
+    return dict(line.split(":", 1) for line in path.read_text().splitlines())
+
+
 def rss_bytes(pids: Iterable[int]) -> int:
     pages = 0
     for pid in pids:

@@ -1,8 +1,8 @@
 """`make bench-cluster`: three nodes on this machine, in turn with three of RabbitMQ and three of NATS JetStream.
 
 In every round each contestant starts a fresh cluster, alone on the machine, and runs all publishing cases on it; failover
-and catch-up have a fresh cluster each. Every other round goes the other way round. A run that fails costs its figures, not
-the campaign.
+and catch-up have a fresh cluster each, and so has every step of the cases that grow (Tidemark only). Every other round goes
+the other way round. A run that fails costs its figures, not the campaign.
 """
 
 from __future__ import annotations
@@ -26,10 +26,25 @@ from bench import rabbitmq
 from bench.build import build
 from bench.campaign import Say, command, date_of, results_path, sentence_of, speaker, workplace
 from bench.cluster import plot, report
-from bench.cluster.cases import ALL, ALONE, CASES, FULL, NATS, QUICK, RABBITMQ, Case, Kind, Scale
+from bench.cluster.cases import (
+    ALL,
+    ALONE,
+    CASES,
+    CHAIN,
+    FULL,
+    NATS,
+    QUICK,
+    RABBITMQ,
+    STANDBY,
+    Case,
+    Kind,
+    Scale,
+    Step,
+)
 from bench.cluster.catchup import catch_up
 from bench.cluster.contestants import Cluster
 from bench.cluster.failover import failover
+from bench.cluster.growth import grow, size_of
 from bench.cluster.nats import NatsCluster
 from bench.cluster.publishing import idle, load_amqp, publish
 from bench.cluster.rabbitmq import RabbitCluster
@@ -47,6 +62,7 @@ from tidemark.cli import CommandError
 _CLUSTERS: dict[str, Callable[[Path], Cluster]] = {
     each.name: each for each in (Standby, Chain, RabbitCluster, NatsCluster)
 }
+_SIZED: dict[str, type[TidemarkCluster]] = {STANDBY: Standby, CHAIN: Chain}
 _FAILURES = (RunFailedError, ServerFailedError, CommandError, OSError)
 """What costs a run its figures; anything else is a fault of this program."""
 _TOGETHER = (Kind.IDLE, Kind.PUBLISH, Kind.COST)
@@ -114,6 +130,8 @@ def measure(case: Case, cluster: Cluster, scale: Scale, folder: Path, say: Say) 
         case Kind.CATCH_UP:
             assert isinstance(cluster, TidemarkCluster)
             return [catch_up(case, cluster, scale, folder)]
+        case _:
+            raise RunFailedError(f"{case.name} runs on clusters of its own")
 
 
 def _cost(case: Case, port: int, pids: list[int], scale: Scale) -> Figures:
@@ -123,7 +141,7 @@ def _cost(case: Case, port: int, pids: list[int], scale: Scale) -> Figures:
 
 def _groups(chosen: list[Case], contestant: str) -> list[list[Case]]:
     """The cases of a contestant, those together that share a cluster."""
-    own = [case for case in chosen if contestant in case.contestants]
+    own = [case for case in chosen if contestant in case.contestants and not case.steps]
     together = [case for case in own if case.kind in _TOGETHER]
     return [group for group in (together, *([case] for case in own if case.kind not in _TOGETHER)) if group]
 
@@ -140,6 +158,31 @@ def campaign(
             for group in _groups(chosen, contestant):
                 say(f"round {number}, {contestant}: {', '.join(case.name for case in group)}")
                 _on_cluster(group, contestant, scale, folder, results, say)
+            for case in chosen:
+                for step in _steps(case, contestant, scale):
+                    say(f"round {number}, {contestant}: {case.name}, {step.name}")
+                    _step(case, step, scale, folder, results, say)
+
+
+def _steps(case: Case, contestant: str, scale: Scale) -> list[Step]:
+    """What of a case that grows is this contestant's, of each line as many sizes as wanted."""
+    lines = dict.fromkeys(step.line for step in case.steps if step.contestant == contestant)
+    return [
+        step
+        for line in lines
+        for step in [each for each in case.steps if each.line == line][: scale.sizes_max]
+    ]
+
+
+def _step(case: Case, step: Step, scale: Scale, folder: Path, results: Results, say: Say) -> None:
+    place = Path(tempfile.mkdtemp(prefix=f"{step.name}-", dir=folder))
+    try:
+        with _SIZED[step.contestant](place / "nodes", **size_of(case, step)) as cluster:
+            _one(case, step.name, results, say, lambda: [grow(case, step, cluster, scale)])
+    except _FAILURES as failure:
+        _failed(f"{case.name}, {step.name}", failure, results, say)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _on_cluster(

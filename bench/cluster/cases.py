@@ -1,4 +1,4 @@
-"""What is measured on three nodes: every case as data, and the bars that the figures are held against."""
+"""What is measured on three nodes, and on fewer and more: every case as data, and the bars that figures are held against."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class Kind(Enum):
     KILL = "kill"
     FREEZE = "freeze"
     CATCH_UP = "catch up"
+    GROW_NODES = "grow by nodes"
+    GROW_GROUPS = "grow by groups"
+    GROW_PARTITIONS = "grow by partitions"
+    GROW_CONSUMERS = "grow by consumers"
 
 
 class Statistic(Enum):
@@ -54,6 +58,22 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One size of a cluster that grows along a line. Its name stands for the contestant among the figures."""
+
+    line: str
+    size: int
+    contestant: str
+    """The kind of cluster that it needs."""
+    nodes: int = 3
+    """Members of each group, where it is not them that grow."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.line}-{self.size}"
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     name: str
     title: str
@@ -63,6 +83,8 @@ class Case:
     window: int = 0
     publishers: int = 1
     bars: tuple[Bar, ...] = ()
+    steps: tuple[Step, ...] = ()
+    """Of a case that grows: each on a fresh cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +99,18 @@ class Scale:
     freezes: int
     messages: int
     """That a member which returns with nothing has to catch up with."""
+    grow_s: float
+    """As `seconds`, of one step of a case that grows; half of it is the warm-up."""
+    sizes_max: int
+    """How many sizes a line grows through, from the smallest on."""
 
 
-FULL = Scale(rounds=3, seconds=5, warmup_s=1.5, kills=34, freezes=10, messages=1_000_000)
-QUICK = Scale(rounds=1, seconds=2, warmup_s=0.7, kills=5, freezes=2, messages=1_000_000)
+FULL = Scale(
+    rounds=3, seconds=5, warmup_s=1.5, kills=34, freezes=10, messages=1_000_000, grow_s=3, sizes_max=9
+)
+QUICK = Scale(
+    rounds=1, seconds=2, warmup_s=0.7, kills=5, freezes=2, messages=1_000_000, grow_s=1, sizes_max=2
+)
 
 
 def _publish_bars() -> tuple[Bar, ...]:
@@ -147,6 +177,42 @@ def _catch_up_bars() -> tuple[Bar, ...]:
     )
 
 
+def _line(name: str, contestant: str, *sizes: int) -> tuple[Step, ...]:
+    return tuple(Step(name, size, contestant) for size in sizes)
+
+
+def _growing() -> Iterator[Case]:
+    yield Case(
+        "grow-nodes",
+        "1, 2, 3 and 5 members: confirmed publishes, 100 B, 4 publishers, 1,000 unconfirmed each",
+        Kind.GROW_NODES,
+        OURS,
+        window=1000,
+        publishers=4,
+        steps=(*_line("standby", STANDBY, 1, 2, 3, 5), *_line("chain", CHAIN, 1, 2, 3, 5)),
+    )
+    for kind, name, what in (
+        (Kind.GROW_GROUPS, "grow-groups", "a durable queue in each"),
+        (Kind.GROW_PARTITIONS, "grow-partitions", "a partition of one stream in each"),
+    ):
+        yield Case(
+            name,
+            f"1, 2 and 3 chains of three members behind three fronts, {what}: confirmed publishes, 100 B",
+            kind,
+            (CHAIN,),
+            window=1000,
+            publishers=3,
+            steps=_line("chains", CHAIN, 1, 2, 3),
+        )
+    yield Case(
+        "grow-consumers",
+        "1, 4 and 16 followers of a stream on three members, reading from the leader and from the others",
+        Kind.GROW_CONSUMERS,
+        (STANDBY,),
+        steps=(*_line("leader", STANDBY, 1, 4, 16), *_line("tail", STANDBY, 1, 4, 16)),
+    )
+
+
 CASES: tuple[Case, ...] = (
     Case("idle", "CPU of all server processes while nothing happens", Kind.IDLE),
     *(
@@ -186,6 +252,7 @@ CASES: tuple[Case, ...] = (
         window=100,
         bars=_catch_up_bars(),
     ),
+    *_growing(),
 )
 
 

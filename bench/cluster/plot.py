@@ -1,12 +1,14 @@
-"""Draws the figures of a campaign as SVG files: confirmed publishes a CPU second, and failover times one by one."""
+"""Draws the figures of a campaign as SVG files: confirmed publishes a CPU second, failover times one by one, and growth."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from bench.cluster.cases import ALL, CASES, CHAIN, NAMES, NATS, RABBITMQ, STANDBY, Kind
+from bench.cluster.cases import ALL, CASES, CHAIN, NAMES, NATS, RABBITMQ, STANDBY, Case, Kind
 from bench.cluster.report import values
+from bench.cluster.slopes import GROWTH, grown, lines, points
 from bench.drawing import LIMIT, pyplot, save, tidy
 from bench.page import IMAGES
 from bench.results import Results
@@ -35,6 +37,13 @@ def draw(results: Results, folder: Path = IMAGES) -> list[Path]:
             for axis, case in zip(axes[0], failed, strict=True):
                 _draw_failover(axis, results, case.name, case.kind)
         paths.append(save(figure, folder / f"{name}.svg"))
+    if growing := grown(results):
+        figure, axes = plt.subplots(
+            1, len(growing), figsize=(3.5 * len(growing), 3), layout="constrained", squeeze=False
+        )
+        for axis, case in zip(axes[0], growing, strict=True):
+            _draw_growth(axis, results, case)
+        paths.append(save(figure, folder / "bench-cluster-growth.svg"))
     return paths
 
 
@@ -80,4 +89,20 @@ def _draw_failover(axis: Any, results: Results, case: str, kind: Kind) -> None:
         pad=12,
     )
     axis.invert_yaxis()
+    tidy(axis)
+
+
+def _draw_growth(axis: Any, results: Results, case: Case) -> None:
+    """A line through the medians of each line's sizes, from zero: flat is what is hoped for."""
+    growth = GROWTH[case.kind]
+    label = dict(growth.rows)[growth.drawn]
+    for line, colour in zip(lines(case), _COLOURS.values(), strict=False):
+        found = points(results, case, line, growth.drawn)
+        axis.plot(list(found), [median(each) for each in found.values()], "o-", color=colour, label=line)
+        for size, each in found.items():
+            axis.plot([size, size], [min(each), max(each)], color=LIMIT, linewidth=0.8)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel(case.name)
+    axis.set_title(f"CPU s a million: {label}", fontsize=8, loc="left")
+    axis.legend(fontsize=7, frameon=False)
     tidy(axis)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import selectors
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from bench import proc
 from bench.build import BIN
@@ -48,17 +49,8 @@ def idle(cluster: Cluster, scale: Scale) -> Figures:
 
 
 def load_amqp(case: Case, port: int, pids: list[int], scale: Scale, vhost: str = "/") -> Figures:
-    said = call(
-        [
-            *(str(BIN / "load"), "--port", str(port), "--vhost", vhost),
-            *("--pids", ",".join(map(str, pids)), "--publish-only", "--durable", "--persistent"),
-            *("--size", str(case.size), "--confirm", str(case.window), "--producers", str(case.publishers)),
-            *("--seconds", str(scale.seconds), "--warmup", str(scale.warmup_s)),
-        ]
-    )
-    confirmed = said["confirmed_per_s"] * said["seconds"]
-    if not confirmed or not said["confirm_us"]:
-        raise RunFailedError("nothing was confirmed in the measured phase")
+    words = ("--vhost", vhost, "--producers", str(case.publishers))
+    said, confirmed = load(case, [port], pids, scale.seconds, scale.warmup_s, *words)
     return _figures(
         confirmed,
         said["seconds"],
@@ -67,6 +59,24 @@ def load_amqp(case: Case, port: int, pids: list[int], scale: Scale, vhost: str =
         said["confirm_us"]["p50"] / 1e3,
         said["confirm_us"]["p99"] / 1e3,
     )
+
+
+def load(
+    case: Case, ports: list[int], pids: list[int], seconds: float, warmup_s: float, *words: str
+) -> tuple[dict[str, Any], float]:
+    """What the load generator says of confirmed publishes, and how many there were in the measured phase."""
+    said = call(
+        [
+            *(str(BIN / "load"), "--port", ",".join(map(str, ports)), "--pids", ",".join(map(str, pids))),
+            *("--publish-only", "--durable", "--persistent"),
+            *("--size", str(case.size), "--confirm", str(case.window)),
+            *("--seconds", str(seconds), "--warmup", str(warmup_s), *words),
+        ]
+    )
+    confirmed = said["confirmed_per_s"] * said["seconds"]
+    if not confirmed or not said["confirm_us"]:
+        raise RunFailedError("nothing was confirmed in the measured phase")
+    return said, confirmed
 
 
 def _figures(

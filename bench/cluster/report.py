@@ -23,6 +23,7 @@ from bench.cluster.cases import (
     Statistic,
 )
 from bench.cluster.cases import bars as every_bar
+from bench.cluster.slopes import GROWTH, as_json, grown, lines, steepness
 from bench.page import DOCS, Part, closing, opening
 from bench.results import Results, Spread
 from bench.results import write_json as write_results
@@ -138,6 +139,7 @@ def grids(results: Results) -> Iterator[Grid]:
     yield from _cost_grid(results)
     yield from _failover_grids(results)
     yield from _catch_up_grid(results)
+    yield from _growth_grids(results)
 
 
 def _of(kind: Kind, results: Results) -> list[Case]:
@@ -231,6 +233,28 @@ def _catch_up_grid(results: Results) -> Iterator[Grid]:
         yield grid
 
 
+def _steep(value: float) -> str:
+    return f"{value:+.3g}" if value else "0"
+
+
+def _growth_grids(results: Results) -> Iterator[Grid]:
+    for case in grown(results):
+        growth = GROWTH[case.kind]
+        steps = [step for step in case.steps if step.name in results.runs[case.name]]
+        grid = Grid(growth.title, [f"{step.line} {step.size}" for step in steps])
+        for metric, label in growth.rows:
+            cells = [spread_text(results.spread(case.name, step.name, metric)) for step in steps]
+            grid.rows.append([label, *cells])
+        yield grid
+        slopes = Grid(f"{growth.title}: slopes", lines(case))
+        for slope in growth.slopes:
+            found = [steepness(results, case, line, slope) for line in lines(case)]
+            if any(found):
+                slopes.rows.append([slope.label, *(spread_text(each, _steep) for each in found)])
+        if slopes.rows:
+            yield slopes
+
+
 def sentence(verdict: Verdict) -> str:
     word = "met" if verdict.met else "missed"
     if verdict.bar.against:
@@ -267,7 +291,8 @@ def write_json(results: Results, facts: dict[str, str], settings: dict[str, Any]
         }
         for found in verdicts(results)
     ]
-    write_results(path, results, facts, settings, bars)
+    slopes = as_json(results)
+    write_results(path, results, facts, settings, bars, **({"slopes": slopes} if slopes else {}))
 
 
 def markdown(results: Results, facts: dict[str, str], settings: dict[str, Any], images: list[Path]) -> str:

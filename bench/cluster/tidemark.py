@@ -1,4 +1,4 @@
-"""Three Tidemark members and an etcd, as `tidemark cluster up` starts them, at default settings."""
+"""Tidemark members and an etcd, as `tidemark cluster up` starts them, at default settings: three, or as many as wanted."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from bench.cluster import wire
 from bench.cluster.contestants import NODES, QUEUE, WHOLE_S, Cluster
 from bench.proc import ServerFailedError
 from tidemark.cli import CommandError
-from tidemark.cli.trial import ETCD, Mode, Process, Seen, Trial
+from tidemark.cli.trial import ETCD, Mode, Place, Process, Seen, Trial
+from tidemark.model.wiring import MAIN
 
 
 class TidemarkCluster(Cluster):
     mode: Mode = "standby"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, nodes: int = NODES, chains: int = 0) -> None:
+        """With `chains` there are so many groups s1, s2, … beside main, and a front on each node."""
         super().__init__(folder)
-        self.trial = Trial.create(folder, nodes=NODES, mode=self.mode, detached=False)
-        self.ports = {name: int(place.amqp.rpartition(":")[2]) for name, place in self.trial.members.items()}
+        self._nodes = nodes
+        self.chains = [f"s{number}" for number in range(1, chains + 1)]
+        groups: dict[str, Mode] = {MAIN: "standby", **dict.fromkeys(self.chains, "chain")} if chains else {}
+        self.trial = Trial.create(folder, nodes=nodes, mode=self.mode, groups=groups, detached=False)
+        self.ports = _ports(self.trial.members)
+        self.fronts = _ports(self.trial.fronts)
+        """Where clients connect that go through fronts."""
 
     def start(self) -> None:
         try:
@@ -44,10 +51,15 @@ class TidemarkCluster(Cluster):
         return self.trial.processes[ETCD].pid
 
     def leader(self) -> str:
-        leader = self.trial.leader()
+        return self.order()[0]
+
+    def order(self, group: str = MAIN) -> list[str]:
+        """The members of a group as its leader names them: itself first, of a chain one after the other."""
+        leader = self.trial.leader(group)
         if leader is None:
             raise ServerFailedError("nobody leads")
-        return leader
+        ready = self.see(leader).status.get("ready", [])
+        return [leader, *(name for name in ready if name != leader)]
 
     def declare(self) -> None:
         with wire.AmqpLink(self.ports[self.leader()]) as link:
@@ -61,7 +73,7 @@ class TidemarkCluster(Cluster):
 
     def is_whole(self) -> bool:
         states = [seen.state for seen in self.trial.look()]
-        return states.count("active") == 1 and states.count("ready") == NODES - 1
+        return states.count("active") == 1 and states.count("ready") == self._nodes - 1
 
     def wait_whole(self, timeout_s: float = WHOLE_S) -> None:
         try:
@@ -81,6 +93,10 @@ class Standby(TidemarkCluster):
 class Chain(TidemarkCluster):
     name = "tidemark-chain"
     mode = "chain"
+
+
+def _ports(places: dict[str, Place]) -> dict[str, int]:
+    return {name: int(place.amqp.rpartition(":")[2]) for name, place in places.items()}
 
 
 def etcd_version() -> str:

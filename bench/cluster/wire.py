@@ -97,7 +97,8 @@ CLOSE, CHANNEL_OPEN, CHANNEL_OPEN_OK, CHANNEL_CLOSE = (
     (20 << 16) | 11,
     (20 << 16) | 40,
 )
-DECLARE, DECLARE_OK = (50 << 16) | 10, (50 << 16) | 11
+EXCHANGE_DECLARE, EXCHANGE_DECLARE_OK = (40 << 16) | 10, (40 << 16) | 11
+DECLARE, DECLARE_OK, BIND, BIND_OK = ((50 << 16) | method for method in (10, 11, 20, 21))
 CONSUME, CONSUME_OK, PUBLISH, DELIVER, ACK, NACK = (
     (60 << 16) | method for method in (20, 21, 40, 60, 80, 120)
 )
@@ -175,6 +176,19 @@ class AmqpLink(_Connection):
         self.socket.settimeout(30)
         self._send(_method(1, DECLARE, b"\x00\x00" + _short(queue) + b"\x02" + _table(arguments or {})))
         self.wait_for(DECLARE_OK)
+
+    def declare_exchange(
+        self, exchange: str, kind: str, arguments: Mapping[str, str | int] | None = None
+    ) -> None:
+        """Declare a durable exchange."""
+        words = _short(exchange) + _short(kind) + b"\x02"
+        self._send(_method(1, EXCHANGE_DECLARE, b"\x00\x00" + words + _table(arguments or {})))
+        self.wait_for(EXCHANGE_DECLARE_OK)
+
+    def bind(self, queue: str, exchange: str, key: str) -> None:
+        words = _short(queue) + _short(exchange) + _short(key) + b"\x00"
+        self._send(_method(1, BIND, b"\x00\x00" + words + _table({})))
+        self.wait_for(BIND_OK)
 
     def queue_length(self) -> int:
         """How many messages are ready in the queue."""

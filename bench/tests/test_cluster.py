@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import re
 import shutil
 import socket
@@ -16,9 +17,9 @@ import pytest
 
 from bench import proc, rabbitmq
 from bench.build import build
-from bench.cluster import cases, plot, report, wire
-from bench.cluster.__main__ import _groups, campaign, main
-from bench.cluster.cases import CHAIN, NATS, RABBITMQ, STANDBY, Scale, select
+from bench.cluster import cases, plot, report, slopes, wire
+from bench.cluster.__main__ import _groups, _steps, campaign, main
+from bench.cluster.cases import CHAIN, NATS, RABBITMQ, STANDBY, Scale, Step, select
 from bench.cluster.catchup import bulk_copy, journal_bytes
 from bench.cluster.contestants import Cluster
 from bench.cluster.failover import Publisher
@@ -26,7 +27,7 @@ from bench.cluster.rabbitmq import RabbitCluster
 from bench.results import Results, read_json
 from bench.streams import nats
 
-TINY = Scale(rounds=1, seconds=0.3, warmup_s=0.1, kills=1, freezes=1, messages=5_000)
+TINY = Scale(rounds=1, seconds=0.3, warmup_s=0.1, kills=1, freezes=1, messages=5_000, grow_s=0.4, sizes_max=9)
 CASE = "publish-100b-w100-x1"
 
 
@@ -93,6 +94,68 @@ def test_cases_are_chosen_by_pattern_and_those_of_publishing_share_a_cluster() -
     assert [len(group) for group in _groups(chosen, RABBITMQ)] == [6]
     with pytest.raises(ValueError, match="no case is called 'nothing'"):
         select(["nothing"])
+
+
+def test_a_case_that_grows_has_clusters_of_its_own_and_as_many_sizes_as_the_scale_wants() -> None:
+    [case] = select(["grow-nodes"])
+
+    assert _groups([case], STANDBY) == []
+    assert [step.name for step in _steps(case, CHAIN, TINY)] == ["chain-1", "chain-2", "chain-3", "chain-5"]
+    few = dataclasses.replace(TINY, sizes_max=2)
+    assert [step.name for step in _steps(case, STANDBY, few)] == ["standby-1", "standby-2"]
+    assert _steps(case, RABBITMQ, TINY) == []
+
+
+# Slopes --------------------------------------------------------------------------------------------
+
+
+def grown_results() -> Results:
+    """Two rounds, in which a chain's head pays for its successor only, and a leader of a standby for each follower."""
+    results = Results()
+    for base in (1.0, 2.0):
+        for size in (1, 2, 3, 5):
+            results.add("grow-nodes", f"chain-{size}", {"leader_cpu": base + (size > 1)})
+            results.add("grow-nodes", f"standby-{size}", {"leader_cpu": base + base * (size - 1)})
+    return results
+
+
+def test_a_slope_is_what_one_more_costs_in_each_round() -> None:
+    found = {
+        (line, slope.label): (spread.low, spread.high)
+        for _, line, slope, spread in slopes.told(grown_results())
+    }
+
+    first, further = "the leader: the first follower", "the leader: a further follower"
+    assert found["chain", first] == pytest.approx((1, 1))
+    assert found["chain", further] == pytest.approx((0, 0))
+    assert found["standby", first] == pytest.approx((1, 2))
+    assert found["standby", further] == pytest.approx((1, 2))
+
+
+def test_one_size_alone_has_no_slope() -> None:
+    results = Results()
+    results.add("grow-groups", "chains-1", {"leaders_cpu": 1.0})
+
+    assert list(slopes.told(results)) == []
+    assert "slopes" not in report.markdown(results, {"cpu": "x"}, SETTINGS, [])
+
+
+def test_growth_is_in_the_page_in_the_file_and_drawn(tmp_path: Path) -> None:
+    page = report.markdown(grown_results(), {"cpu": "x"}, SETTINGS, [])
+    report.write_json(grown_results(), {"cpu": "x"}, SETTINGS, tmp_path / "r.json")
+
+    assert "| the leader | 1.5 [1–2] | 3 [2–4] | 4.5 [3–6] | 7.5 [5–10] | 1.5 [1–2] |" in page
+    assert "| the leader: a further follower | +1.5 [+1–+2] | 0 |" in page
+    told = json.loads((tmp_path / "r.json").read_text())["slopes"]
+    assert {(each["line"], each["text"]) for each in told} >= {("chain", "the leader: a further follower")}
+    pytest.importorskip("matplotlib")
+    assert [path.name for path in plot.draw(grown_results(), tmp_path)] == ["bench-cluster-growth.svg"]
+
+
+def test_every_case_that_grows_is_told() -> None:
+    for case in cases.CASES:
+        assert bool(case.steps) == (case.kind in slopes.GROWTH)
+        assert {step.contestant for step in case.steps} <= {*case.contestants}
 
 
 # Reporting -----------------------------------------------------------------------------------------
@@ -319,6 +382,30 @@ def test_a_chain_runs_the_same_cases(tmp_path: Path) -> None:
     results = _run(CHAIN, [CASE, "failover-freeze"], tmp_path)
 
     assert _lost(results, CHAIN, "failover-freeze") == 0
+
+
+@needs_etcd
+@pytest.mark.timeout(300)
+def test_cases_that_grow_run_on_clusters_of_their_sizes(tmp_path: Path) -> None:
+    """A step of members, of partitions behind fronts, and of followers; each checks what was stored and what came."""
+    sizes = {
+        "grow-nodes": Step("chain", 2, CHAIN),
+        "grow-partitions": Step("chains", 2, CHAIN, nodes=1),
+        "grow-consumers": Step("tail", 2, STANDBY, nodes=2),
+    }
+    results = Results()
+    chosen = [dataclasses.replace(case, steps=(sizes[case.name],)) for case in select(list(sizes))]
+
+    campaign(chosen, [STANDBY, CHAIN], TINY, tmp_path, results, lambda _: None)
+
+    assert results.failures == []
+    [members], [partitions], [followers] = (results.runs[name][sizes[name].name] for name in sizes)
+    assert members["leader_cpu"] + members["follower_cpu"] <= members["all_cpu"] + 1e-6
+    assert members["leader_feeds"] == 1
+    assert members["leader_writes"] > 0 and members["leader_wakeups"] > 0
+    assert partitions["leaders_cpu"] > 0 and partitions["fronts_cpu"] > 0
+    assert followers["delivered_per_s"] == pytest.approx(2 * followers["rows_per_s"])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(
