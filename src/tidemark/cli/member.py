@@ -29,8 +29,8 @@ app = typer.Typer(
 STATES = ("alone", "joining", "catch-up", "ready", "recovering", "active", "fenced", "failed")
 LEADING = ("recovering", "active")
 SHOWN = (
-    "name", "state", "why", "mode", "provider", "cluster", "epoch", "leader", "ready", "source", "durable", "complete",
-    "score", "unseen", "untold",
+    "name", "state", "why", "mode", "provider", "cluster", "epoch", "accepted", "leader", "ready", "source", "durable",
+    "complete", "given_up_messages", "score", "unseen", "untold",
 )  # fmt: skip
 POLL_S = 0.1
 AWAY = 3
@@ -67,7 +67,8 @@ def status(
     if as_json:
         print(json.dumps(found, indent=2))
     elif not asked:
-        details({name: found[name] for name in SHOWN if name in found})
+        rare = ("accepted", "given_up_messages")
+        details({name: found[name] for name in SHOWN if name in found and (found[name] or name not in rare)})
     if asked and found["state"] not in wanted:
         words = "it does not lead" if is_leader and not expect else f"that is not {expect}"
         raise CommandError(
@@ -77,11 +78,30 @@ def status(
 
 
 @app.command()
-def promote(context: typer.Context, wait: Wait = 30, timeout: Timeout = 5, as_json: Json = False) -> int:
+def promote(
+    context: typer.Context,
+    member: Annotated[
+        str, typer.Argument(metavar="MEMBER", help="Its own name: it shall be this one and no other.")
+    ] = "",
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="All members that are ready are lost for good: go on without what only they had, confirmed or not.",
+        ),
+    ] = False,
+    wait: Wait = 30,
+    timeout: Timeout = 5,
+    as_json: Json = False,
+) -> int:
     """Have it lead. Refused unless it holds everything that was confirmed.
 
     Without etcd (cluster.provider external) whoever gives this command has made sure that no other member leads that this
     one cannot reach.
+
+    When every member that is ready has lost its store, nobody else may lead. A refusal then says how far each of the others
+    is, and which has most. Promote that one with --accept-loss. This is refused while a ready member is there; if another
+    member is further or may be, it is refused unless MEMBER names this one.
     """
     api = _api(context, timeout)
     epoch = _seen(api).get("epoch", 0)
@@ -92,7 +112,8 @@ def promote(context: typer.Context, wait: Wait = 30, timeout: Timeout = 5, as_js
             raise CommandError(f"{leader} was faster and leads in epoch {seen['epoch']}")
         return bool(seen["state"] == "active")
 
-    return _do(api, "promote", "", wait, leads, "active", as_json=as_json)
+    more = {"accept_loss": True} if accept_loss else {}
+    return _do(api, "promote", member, wait, leads, "active", as_json=as_json, **more)
 
 
 @app.command()
@@ -180,9 +201,11 @@ def _do(
     goal: str,
     *,
     as_json: bool,
+    **more: bool,
 ) -> int:
     """Give a command, and wait until what it is for has come about."""
-    answer = _call(lambda where: api.post(where, {"member": other}), path("tidemark", "cluster", command))
+    words = {"member": other, **more}
+    answer = _call(lambda where: api.post(where, words), path("tidemark", "cluster", command))
     if not as_json:
         print(answer["text"])
     found = _until(api, wait_s, true)

@@ -64,7 +64,7 @@ def answer(
         return Offer(epoch, "refuse", reason=reason)
     if not lost and all(_reachable(keep[log], log_start(log)) for log in Log):
         return Offer(epoch, "rewind", keep, ends)
-    return Offer(epoch, "reset", Ends(), ends)
+    return Offer(epoch, "reset", keep, ends)
 
 
 def _reachable(after: int, start: int) -> bool:

@@ -19,7 +19,7 @@ sent back to it. Every message between members carries the epoch; one of an olde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -162,6 +162,11 @@ class Asked:
 
     command: Literal["promote", "demote", "drop", "shutdown"]
     member: Name = ""
+    """Whom to demote it in favour of, or to drop. promote: this member itself, named because it shall be no other."""
+    accept_loss: bool = False
+    """promote: if no member that is ready is left, go on without what only those had."""
+    answers: tuple[MemberHere, ...] = ()
+    """promote: what the other members have said of their stores just now."""
 
 
 Event = (
@@ -245,6 +250,8 @@ class Lead:
 
     epoch: int
     history: str
+    given_up: tuple[Name, ...] = ()
+    """Those that were ready and are given up, with what only they had: an operator wanted it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,11 +282,18 @@ class Rewind:
     """Cut both logs back to here, read the store anew, and report `Stored`, `Durable`. Links are closed."""
 
     to: Ends
+    accepted: bool = False
+    """What is cut off may have been confirmed: an operator has accepted that it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
     """Empty the store: it will be filled from the beginning. Links are closed."""
+
+    alike: Ends = field(default_factory=Ends)
+    """Up to here it held what the source does."""
+    accepted: bool = False
+    """As for `Rewind`."""
 
 
 @dataclass(frozen=True, slots=True)

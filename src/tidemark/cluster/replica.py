@@ -16,7 +16,7 @@ Three rules carry the safety; none of them looks at a clock:
 1. Nothing is complete that is not on the disk of every member which may be ready in the view that is kept.
 2. A member leads only by a view that it has proposed itself in this life, and proposes one only if the view before
    calls it ready and its store has really been so (`whole`): a leader that restarts has forgotten what the others
-   have, so it needs a new epoch like anybody else.
+   have, so it needs a new epoch like anybody else. The one exception is an operator who gives up what is lost (`loss.py`).
 3. What is said in an epoch counts in that epoch only, and after one `resume` in it a log only grows along its leader's.
 
 Hellos that cannot be answered yet, because this member does not know the epoch or is itself not that far, are parked
@@ -33,6 +33,7 @@ from typing import Protocol
 
 from tidemark.cluster import divergence
 from tidemark.cluster.config import ClusterConfig
+from tidemark.cluster.loss import EPOCHS_UNHEARD, Stock
 from tidemark.cluster.mode import (
     Answer,
     Asked,
@@ -336,7 +337,7 @@ class Replica:
         led, self._reign = self._reign is not None, None
         self._fenced = False
         if view.leader == self.me and view.history in self._proposals.histories and not led:
-            self._take_the_lead(view)
+            self._take_the_lead(view, before)
             return
         if self.state is not State.JOINING:
             self._become(State.JOINING, f"{view.leader} leads in epoch {view.epoch}")
@@ -348,13 +349,19 @@ class Replica:
         if self._source.linked:
             self._source.hello_wanted = True
 
-    def _take_the_lead(self, view: View) -> None:
+    def _take_the_lead(self, view: View, before: View | None) -> None:
+        given_up: tuple[Name, ...] = ()
+        if view.accepted == view.epoch:
+            given_up = before.ready if before is not None else ()
+            self._disown(view, self._facts.durable)
+            if self.state is State.CATCHUP:
+                self._become(State.JOINING, "it need not catch up with those that are given up")
         self._become(State.RECOVERING, f"it was chosen to lead in epoch {view.epoch}")
         self._source.turn_to(None)
         self._source.kept = None
         self._belong(view.cluster, view.epoch)
         self._out.append(Dial(None))
-        self._out.append(Lead(view.epoch, view.history))
+        self._out.append(Lead(view.epoch, view.history, given_up))
         self._reign = Reign(self.me, self._config, self._topology, view, self._now)
 
     def _propose(self, view: View, why: str) -> None:
@@ -457,6 +464,9 @@ class Replica:
         if view is None or peer != self._source.name or self._source.hello_at is None:
             return
         self._source.hello_at = None
+        accepted = self._forsaken(view)
+        if offer.verdict != "refuse":
+            self._disown(view, offer.to)
         match offer.verdict:
             case "resume":
                 self._source.resume(offer, self._facts.ends, leads=peer == view.leader)
@@ -464,27 +474,46 @@ class Replica:
                 if (self._cluster, self._facts.epoch) != (view.cluster, epoch):
                     self._belong(view.cluster, epoch)
                 self._enter_catchup()
+            case "rewind" if accepted and self._compacted(offer.to):
+                self._begin_anew(offer.to, accepted)
             case "rewind":
-                self._rewind(peer, offer.to)
+                self._rewind(peer, offer.to, accepted)
             case "reset":
                 if self._whole and self.me in view.ready:
                     self._source.hello_at = self._now  # the view without us is still on its way
                     return
-                self._cut()
-                self._cluster, self._whole = "", False
-                self._stable = Ends()
-                self._out.append(Reset())
+                self._begin_anew(offer.to, accepted)
             case "refuse":
                 self._quit(offer.reason)
 
-    def _rewind(self, peer: Name, to: Ends) -> None:
+    def _compacted(self, to: Ends) -> bool:
+        """Whether the logs as they were up to here can be had no more. Messages of the journal are let go of because of
+        records that come later, and here those may be the ones that are cut off."""
+        return self._facts.log_start(Log.JOURNAL) > 0 or self._facts.log_start(Log.CATALOG) > to.catalog
+
+    def _begin_anew(self, alike: Ends, accepted: bool) -> None:
+        self._cut()
+        self._cluster, self._whole = "", False
+        self._stable = Ends()
+        self._out.append(Reset(alike, accepted))
+
+    def _forsaken(self, view: View) -> bool:
+        """Whether the store has not been in line since a loss was accepted: it may hold what is given up."""
+        return self._facts.epoch < view.accepted
+
+    def _disown(self, view: View, alike: Ends) -> None:
+        """What was called complete behind here is so no more, if its loss was accepted."""
+        if self._forsaken(view):
+            self._completed, self._stable = self._completed.least(alike), self._stable.least(alike)
+
+    def _rewind(self, peer: Name, to: Ends, accepted: bool) -> None:
         if not to.covers(self._stable):
             self._quit(
                 f"{peer} asks to cut the logs back to {to}, but all up to {self._stable} was confirmed"
             )
             return
         self._cut()
-        self._out.append(Rewind(to))
+        self._out.append(Rewind(to, accepted))
 
     def _cut(self) -> None:
         """The logs are cut and the links closed; the member opens the one to the source again."""
@@ -745,7 +774,10 @@ class Replica:
         """The view says that this member leads, but its store is lost: name another, which takes an epoch of its own."""
         heir = self._succession.heir(view)
         if heir is None:
-            self._explain("this member alone was ready, and its store is lost: bring the store back")
+            self._explain(
+                "this member alone was ready, and its store is lost: bring the store back, or promote another that has "
+                "most of it, with --accept-loss"
+            )
             return None
         self._explain(f"its store is lost: {heir} is to lead")
         self._propose(view.led_by(heir, self._history()), "the store of the leader is lost")
@@ -827,7 +859,7 @@ class Replica:
         before = len(self._out)
         match asked.command:
             case "promote":
-                answer = self._promote()
+                answer = self._promote(asked)
             case "demote":
                 answer = self._demote(asked.member)
             case "drop":
@@ -836,8 +868,10 @@ class Replica:
                 answer = self._shut_down()
         self._out.insert(before, answer)  # first: nothing is done behind a `Quit`
 
-    def _promote(self) -> Answer:
+    def _promote(self, asked: Asked) -> Answer:
         view = self.view
+        if asked.member not in ("", self.me):
+            return Answer(False, f"this is {self.me}: promote {asked.member} at its own address")
         if self._reign is not None and not self._view_gone:
             if self._fenced:
                 return Answer(False, f"{self.me} leads and is fenced: {self._why}")
@@ -854,13 +888,28 @@ class Replica:
             self._found("an operator asked for it")
             return Answer(True, f"{self.me} founds the cluster")
         if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
-            return Answer(
-                False,
-                f"{self.me} is {self.state} and may lack what was confirmed; ready: {', '.join(view.ready)}",
-            )
+            return self._promote_with_loss(view, asked)
         self._proposals.hurry(anew=False)
         self._propose(view.led_by(self.me, self._history()), "an operator asked for it")
         return Answer(True, f"{self.me} takes over from {view.leader}")
+
+    def _promote_with_loss(self, view: View, asked: Asked) -> Answer:
+        """It may lack what was confirmed. That it leads all the same is for an operator to want, and in so many words."""
+        external = self._config.provider == "external"
+        mine = MemberHere(self.me, self._cluster, self._facts.durable, self._facts.epoch)
+        # Without etcd nobody has a lease: whoever did not answer just now is not there.
+        leased = set() if external else set(self._succession.here)
+        stock = Stock(view, mine, asked.answers, leased, self._config.size)
+        no = stock.objection(accept_loss=asked.accept_loss, named=bool(asked.member))
+        if no is not None:
+            return Answer(False, f"{self.me} is {self.state} and {no}")
+        epoch = max(view.epoch, self._heard) + (EPOCHS_UNHEARD if external else 1)
+        self._proposals.hurry()
+        self._propose(
+            view.seized_by(self.me, self._history(), epoch),
+            f"an operator accepted the loss of what only {', '.join(view.ready)} had",
+        )
+        return Answer(True, stock.words(epoch, self._completed))
 
     def _demote(self, to: Name) -> Answer:
         reign = self._reign

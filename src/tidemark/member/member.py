@@ -67,6 +67,7 @@ from tidemark.cluster.mode import (
 from tidemark.cluster.standby.mode import StandbyMode
 from tidemark.config import Config
 from tidemark.errors import LogGone, StoreError
+from tidemark.member.counting import count_messages
 from tidemark.member.floors import Floors
 from tidemark.member.shipping import Links, Shipping
 from tidemark.model.peers import Acked, Completed, Ends, Log, Message, Name, Offer, Takeover, Unit, View
@@ -177,6 +178,8 @@ class Member:
         self.moved_bytes = 0
         """How much of the logs was sent to it to make it ready the last time: what coming back has cost."""
         self._adopted_bytes = 0
+        self.given_up_messages = 0
+        """How many were cut off here that may have been confirmed, after an operator had accepted their loss."""
         self._answer = Answer(False, "")
         self._ended = False
         """The shell was told to end the process: nothing more is kept, acknowledged, sent or confirmed."""
@@ -312,12 +315,19 @@ class Member:
     def lease(self, until_ticks_ms: int) -> None:
         self._handle(Lease(until_ticks_ms))
 
-    def ask(self, command: str, member: Name = "") -> Answer:
+    def ask(
+        self,
+        command: str,
+        member: Name = "",
+        *,
+        accept_loss: bool = False,
+        answers: tuple[MemberHere, ...] = (),
+    ) -> Answer:
         """An operator or a resource manager wants something."""
         if self._rebuild is not None:
             return Answer(False, "this member is reading its store again; ask in a moment")
         self._answer = Answer(False, f"{command} has no meaning for a member that is {self.mode.state}")
-        self._handle(Asked(command, member))  # type: ignore[arg-type]
+        self._handle(Asked(command, member, accept_loss, answers))  # type: ignore[arg-type]
         return self._answer
 
     def _join(self, node: Node) -> None:
@@ -408,11 +418,15 @@ class Member:
                 self.node.paused = False
                 self._outside.role(self.mode.state, self.leader)
                 self._completed(self._complete)
-            case Rewind(to):
+            case Rewind(to, accepted):
                 self._note_cut(to)
+                if accepted:
+                    self._note_given_up(to)
                 self._begin_rebuild(lambda: self._cut_back(to))
-            case Reset():
+            case Reset(alike, accepted):
                 self._note_emptied()
+                if accepted:
+                    self._note_given_up(alike)
                 self._begin_rebuild(lambda: reset(self._disk))
             case Drain():
                 self._outside.drain()
@@ -457,6 +471,14 @@ class Member:
         assert self.view is not None and self.view.epoch == lead.epoch
         self.leader = self.name
         self._remember(role="leader")
+        if self.view.accepted == lead.epoch:
+            self._outside.note(
+                "warning",
+                "loss accepted",
+                epoch=lead.epoch,
+                given_up=" ".join(lead.given_up),
+                **asdict(self.node.store.ends),
+            )
         try:
             self.node.take_over(lead.history, self._now_ms)
         except StoreError as error:
@@ -547,6 +569,23 @@ class Member:
             bytes=store.journal.bytes_after(0),
         )
 
+    def _note_given_up(self, alike: Ends) -> None:
+        """What of this store goes though it may have been confirmed: nobody has it any more."""
+        store = self.node.store
+        if alike.covers(store.ends):
+            return
+        messages = count_messages(store, alike.journal)
+        self.given_up_messages += messages
+        self._outside.note(
+            "warning",
+            "confirmed messages given up",
+            messages=messages,
+            records=sum(max(0, store.ends[log] - alike[log]) for log in Log),
+            catalog=alike.catalog,
+            journal=alike.journal,
+            accepted_in=self.view.accepted if self.view is not None else 0,
+        )
+
     def _cut_back(self, to: Ends) -> None:
         try:
             rewind(self._disk, self.config.store, to)
@@ -630,6 +669,8 @@ class Member:
             "ready": list(view.ready) if view else [],
             "source": self._source,
             "moved_bytes": self.moved_bytes,
+            "accepted": view.accepted if view else 0,
+            "given_up_messages": self.given_up_messages,
             "ends": asdict(ends),
             "durable": asdict(store.durable_ends),
             "complete": asdict(self._complete),

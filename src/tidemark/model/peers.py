@@ -72,6 +72,9 @@ class View:
     """What the leader of this epoch writes is this history (32 hex digits)."""
     revision: int = field(default=0, compare=False)
     """Of the place where it is kept: a change is made only to the view that it was derived from."""
+    accepted: int = 0
+    """The last epoch that began with a loss which an operator accepted: a member that was not whole in it or later may
+    hold what was confirmed and is given up. 0: none did."""
 
     def without(self, member: Name) -> View:
         assert member != self.leader
@@ -85,6 +88,11 @@ class View:
         assert member in self.ready
         rest = tuple(name for name in self.ready if name not in (member, self.leader))
         return replace(self, epoch=self.epoch + 1, leader=member, ready=(member, *rest), history=history)
+
+    def seized_by(self, member: Name, history: str, epoch: int) -> View:
+        """What `member` proposes when all that were ready are given up, and with them what only they had."""
+        assert epoch > self.epoch
+        return replace(self, epoch=epoch, leader=member, ready=(member,), history=history, accepted=epoch)
 
 
 @dataclass(slots=True)
@@ -124,7 +132,7 @@ class Offer:
     epoch: int
     verdict: Literal["resume", "rewind", "reset", "refuse"]
     to: Ends = Ends()
-    """rewind: what the reader may keep; it cuts its logs back to here and says hello again."""
+    """rewind: what the reader may keep; it cuts its logs back to here and says hello again. reset: up to here they were alike."""
     ends: Ends = Ends()
     """How far the source is, now."""
     reason: str = ""

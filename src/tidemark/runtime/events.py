@@ -90,6 +90,8 @@ EVENTS: dict[str, str] = {
     "messages moved": "TM-4037",
     "queue made again": "TM-4038",
     "store emptied": "TM-4039",
+    "loss accepted": "TM-4040",
+    "confirmed messages given up": "TM-4041",
     # What should not happen
     "unexpected": "TM-9001",
     "unexpected exception": "TM-9002",

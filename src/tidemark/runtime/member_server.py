@@ -33,13 +33,14 @@ from tidemark.runtime.door import Door
 from tidemark.runtime.log import Log
 from tidemark.runtime.membership.external import ExternalMembership
 from tidemark.runtime.membership.facts import MemberFacts, Membership, MembershipEvents
+from tidemark.runtime.membership.telling import ANSWER_S, FAULTS, Listening, Told, exchange, why_not
 from tidemark.runtime.peers import Peers, PeerTls, peer_tls, read_secret
 from tidemark.runtime.relay import Near
 from tidemark.runtime.server import Server
 from tidemark.runtime.wholefile import WholeFile
 from tidemark.runtime.wiring_feed import Feeds, TurnedAway
 from tidemark.store.journal import RecoveryReport
-from tidemark.wire.peer.handshake import Client
+from tidemark.wire.peer.handshake import Client, LinkKind
 from tidemark.wire.peer.wiring import Elsewhere, Greeting
 
 BEAT_S = 0.05
@@ -118,6 +119,7 @@ class MemberServer(Server):
                 self.peers, self._routes, self._own_facts, self, self.log, self._disk, cluster.lease_s
             )
         else:
+            self.peers.surveyed = self._surveyed
             self._membership = _etcd(cluster, self._own_facts, self, self.log)
         self._membership.start()
 
@@ -435,17 +437,21 @@ class MemberServer(Server):
 
     # What an operator asks ------------------------------------------------------------------------------------------
 
-    async def ask(self, command: str, member: Name = "") -> Answer:
+    async def ask(self, command: str, member: Name = "", *, accept_loss: bool = False) -> Answer:
         """An operator or a resource manager wants something."""
         unseen: dict[Name, str] = {}
+        answers: tuple[MemberHere, ...] = ()
         led = self.member.leader == self.config.node.name
         if self._external is not None and command == "promote":
             unseen = await self._external.compare()
+            answers = tuple(_here(one) for name, one in self._external.members.items() if name not in unseen)
+        elif command == "promote" and self.member.mode.state in (State.JOINING, State.CATCHUP):
+            answers = tuple(_here(one) for one in await self._survey())
         deadline_s = self._loop.time() + PATIENCE_S
         while self.member.rebuilding and self._loop.time() < deadline_s:
             await asyncio.sleep(0.01)
         self._fresh()
-        answer = self.member.ask(command, member)
+        answer = self.member.ask(command, member, accept_loss=accept_loss, answers=answers)
         if not (answer.done and unseen) or led:
             return answer
         others = ", ".join(f"{name} ({why})" for name, why in unseen.items())
@@ -454,6 +460,29 @@ class MemberServer(Server):
             f"{answer.text}; not reached: {others}: none of them may still run as a leader, and what one of them confirmed "
             f"after it went on without {self.config.node.name} is lost",
         )
+
+    async def _survey(self) -> list[MemberFacts]:
+        """What the other members say of their stores at this moment: what they said when they joined may be long out of date."""
+        view, own = self.member.view, Told(self._own_facts(), None)
+        names = {*self._facts, *self._routes, *(view.ready if view is not None else ())} - {
+            self.config.node.name
+        }
+
+        async def ask(name: Name) -> MemberFacts | None:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    told = await exchange(self.peers, name, LinkKind.SURVEY, own)
+            except FAULTS as problem:
+                self.log.warning("member not reached", member=name, problem=why_not(problem))
+                return None
+            return told.member if told.member.name == name else None
+
+        found = await asyncio.gather(*(ask(name) for name in sorted(names)))
+        return [facts for facts in found if facts is not None]
+
+    def _surveyed(self, peer: Name) -> asyncio.BaseProtocol:
+        """A member wants to know how far our store goes."""
+        return Listening(peer, lambda _, __: Told(self._own_facts(), None), self.log)
 
     def standing(self) -> dict[str, object]:
         """What a resource manager wants to know of this member, beside what the member says itself."""
@@ -529,7 +558,7 @@ class MemberServer(Server):
                 self.peers.known(facts.name, parse_address("peer", facts.peer))
             except ConfigError as problem:
                 self.log.error("member not understood", member=facts.name, problem=str(problem))
-        self.member.member_here(MemberHere(facts.name, facts.cluster, facts.durable, facts.epoch))
+        self.member.member_here(_here(facts))
 
     def member_gone(self, name: Name) -> None:
         self._fresh()
@@ -555,6 +584,10 @@ class MemberServer(Server):
             status.epoch,
             _reachable(self.addresses.get("amqps"), host),
         )
+
+
+def _here(facts: MemberFacts) -> MemberHere:
+    return MemberHere(facts.name, facts.cluster, facts.durable, facts.epoch)
 
 
 def role_of(name: Name, ready: tuple[Name, ...], cluster: ClusterConfig) -> str:

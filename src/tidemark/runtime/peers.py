@@ -159,6 +159,7 @@ class Peers:
         self.events = events
         self.relayed = relayed
         self.compared: Compared = lambda _: "views are kept in etcd here, not told: see cluster.provider"
+        self.surveyed: Compared = lambda _: "nobody is asked here what its store holds"
         self.fronted: Relayed = lambda _, __: "fronts are not served here"
         self.owned: Relayed = self.fronted
         self.fed: Fed = lambda _: "there is no wiring to be had here"
@@ -612,7 +613,8 @@ class Link(asyncio.BufferedProtocol):
             else:
                 taker = ask(peer, client)
         else:
-            taker = peers.fed(peer) if handshake.kind is LinkKind.WIRING else peers.compared(peer)
+            kinds = {LinkKind.WIRING: peers.fed, LinkKind.SURVEY: peers.surveyed}
+            taker = kinds.get(handshake.kind, peers.compared)(peer)
         if isinstance(taker, str):
             handshake.refuse(taker)
             self._send_handshake()

@@ -76,8 +76,8 @@ def goes_on_before_the_view_is_written(patch: pytest.MonkeyPatch) -> None:
 def does_not_wait_after_a_takeover(patch: pytest.MonkeyPatch) -> None:
     """LM5, H-74: a new leader believes that the others have all that it has."""
 
-    def lead(self: Replica, view: View) -> None:
-        take(self, view)
+    def lead(self: Replica, view: View, before: View | None) -> None:
+        take(self, view, before)
         assert self._reign is not None
         for name in view.ready:
             self._reign.progress.acked(name, Ends(1 << 40, 1 << 40))
@@ -129,8 +129,8 @@ def counts_acks_of_an_older_epoch(patch: pytest.MonkeyPatch) -> None:
             self.remembered = dict(self._reign.progress._has)
         changed(self, view, before)
 
-    def lead(self: Any, view: View) -> None:
-        take(self, view)
+    def lead(self: Any, view: View, before: View | None) -> None:
+        take(self, view, before)
         for name, ends in getattr(self, "remembered", {}).items():
             self._reign.progress.acked(name, ends)
 

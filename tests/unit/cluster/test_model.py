@@ -14,6 +14,7 @@ from unit.cluster.toys import Broken
 from unit.cluster.world import World, run
 
 from tidemark.cluster.mode import Asked, State
+from tidemark.cluster.replica import Replica
 from tidemark.model.peers import Log
 
 SEEDS = int(os.environ.get("TIDEMARK_SEEDS", "40"))
@@ -42,6 +43,31 @@ def test_whatever_happens_nothing_complete_is_lost_and_all_get_well(
         except Broken as error:
             error.add_note(f"run({seed}, **{kind})")
             raise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "share"), KINDS)
+@pytest.mark.timeout(0 if SEEDS > 100 else 300)
+def test_when_a_loss_is_accepted_nothing_else_is_lost_and_all_get_well(
+    kind: dict[str, object], share: float
+) -> None:
+    """All that were ready go, some for good, and one of the others leads; the lost come back empty, with all they had, or thawed."""
+    losses = 0
+    for seed in range(int(SEEDS * share)):
+        try:
+            losses += len(run(seed, ms=15_000, losses=True, **kind).given_up)  # type: ignore[arg-type]
+        except Broken as error:
+            error.add_note(f"run({seed}, ms=15_000, losses=True, **{kind})")
+            raise
+    assert losses > SEEDS * share / 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_member_that_takes_for_complete_what_was_given_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Replica, "_disown", lambda *_: None)
+    with pytest.raises(Broken, match="completes what its leader did not"):
+        run(19, ms=15_000, losses=True)
 
 
 @pytest.mark.slow

@@ -14,6 +14,9 @@ What is checked, at every step that could break it:
 - a leader that others replace because its lease has ended has fenced itself before;
 - states change as the table allows;
 - after all faults are healed everybody is ready within `HEALED_MS`, and publishing completes.
+
+With `losses` all ready members may go at once, some for good, and an operator goes on with one of the others. What that one does
+not hold is complete no more from the moment that its view is written; all else must hold as ever.
 """
 
 from __future__ import annotations
@@ -135,6 +138,7 @@ class World:
         members: int = 3,
         rude: bool | None = None,
         wipes: bool = True,
+        losses: bool = False,
         **settings: Any,
     ) -> None:
         self.dice = Random(seed)
@@ -148,6 +152,7 @@ class World:
         )
         self.rude = self.dice.random() < 0.3 if rude is None else rude
         self.wipes = wipes
+        self.losses = losses
         self.now = 0
         self.story: list[str] = []
         self._todo: list[tuple[int, int, Callable[[], None]]] = []
@@ -170,6 +175,8 @@ class World:
         self.committed: dict[Log, list[Record]] = {log: [] for log in Log}
         self.committed_in: dict[int, dict[Log, int]] = {}
         """Epoch → how many of them its leader has completed."""
+        self.given_up: dict[int, dict[Log, list[Record]]] = {}
+        """Epoch that began with an accepted loss → what was complete until then."""
         self.machines = {
             name: Machine(name, ToyStore(), 1 + self.dice.uniform(-0.03, 0.03), self.dice.randrange(10**6))
             for name in "abcdefg"[:members]
@@ -300,7 +307,9 @@ class World:
                 machine.senders.pop(peer, None)
             case Drain():
                 machine.drained = True
-            case Keep() | Skip() | Answer():
+            case Answer(done, text):
+                self.tell(f"{machine.name} answers {done}: {text}")
+            case Keep() | Skip():
                 pass  # what was given is kept where it arrives
             case Complete(upto):
                 self._check_complete(machine, upto)
@@ -457,11 +466,32 @@ class World:
                             f"{name} is ready in {self.view} without all of {log.name} that is complete"
                         )
 
+    def _known(self, machine: Machine) -> dict[Log, list[Record]]:
+        """What is complete, as far as a member can know that has seen this view: it may not have heard of a loss."""
+        seen = machine.mode.view.epoch if machine.mode.view is not None else 0
+        return next((lists for epoch, lists in self.given_up.items() if epoch > seen), self.committed)
+
+    def _lose(self, view: View) -> None:
+        """An operator has accepted that all is lost which this member does not hold."""
+        self.given_up[view.epoch], kept = self.committed, {}
+        for log, done in self.committed.items():
+            toy = self.machines[view.leader].store.logs[log]
+            held = toy.records[: toy.durable_records]
+            parted = (at for at, (one, other) in enumerate(zip(done, held, strict=False)) if one != other)
+            kept[log] = done[: next(parted, min(len(done), len(held)))]
+            for counts in self.committed_in.values():
+                counts[log] = min(counts[log], len(kept[log]))
+            for machine in self.machines.values():
+                machine.store.logs[log].alike = min(machine.store.logs[log].alike, len(kept[log]))
+            self.tell(f"{len(done) - len(kept[log])} records of {log.name} are given up")
+        self.committed = kept
+
     def _check_complete(self, machine: Machine, upto: Ends) -> None:
         if machine.leads and machine.fenced:
             raise Broken(f"{machine.name} confirms behind a fence")
+        known = self._known(machine)
         for log in Log:
-            toy, done = machine.store.logs[log], self.committed[log]
+            toy, done = machine.store.logs[log], known[log]
             if upto[log] > toy.durable:
                 raise Broken(f"{machine.name} completes {upto} beyond its disk")
             count = bisect_right(toy.records, upto[log], key=lambda record: record[0])
@@ -471,9 +501,11 @@ class World:
             if count > len(done):
                 if not machine.leads:
                     raise Broken(f"{machine.name} completes what its leader did not")
+                if known is not self.committed:
+                    raise Broken(f"{machine.name} confirms something and was given up")
                 done.extend(toy.records[len(done) : count])
                 self.check_ready()
-            if machine.leads:
+            if machine.leads and known is self.committed:
                 counts = self.committed_in.setdefault(machine.mode.view.epoch, dict.fromkeys(Log, 0))
                 counts[log] = max(counts[log], count)
         if self.dice.random() < 0.05:
@@ -491,7 +523,7 @@ class World:
         if machine.leads and machine.fenced:
             raise Broken(f"{machine.name} shows something behind a fence")
         if not machine.leads:
-            done = self.committed[Log.JOURNAL]
+            done = self._known(machine)[Log.JOURNAL]
             if journal > (done[-1][0] if done else 0):
                 raise Broken(f"{machine.name} shows what is not complete")
 
@@ -716,6 +748,8 @@ class World:
         old = self.view
         if old is not None and view.epoch != old.epoch:
             self._check_fenced(old, view, why)
+        if view.accepted == view.epoch and view.epoch not in self.given_up:
+            self._lose(view)
         self.revision += 1
         self.view = replace(view, revision=self.revision)
         self.tell(f"view {self.revision}: epoch {view.epoch} {view.ready}")
@@ -748,6 +782,9 @@ class World:
         dice = self.dice
         machine = dice.choice(list(self.machines.values()))
         ms = dice.choice((50, 300, 1000, 3000, 6000))
+        if self.losses and dice.random() < 0.2:
+            self._lose_the_ready()
+            return
         match dice.randrange(16):
             case 0 | 1 | 2:
                 self._crash_for(machine, ms)
@@ -797,6 +834,49 @@ class World:
             self.give(machine, Asked("demote"))
             self.after(min(ms, 1000) + 100, lambda m=machine: self.give(m, Asked("promote")))  # type: ignore[misc]
 
+    def _lose_the_ready(self) -> None:
+        """All ready members go, for good or not; a while later an operator promotes one of the others all the same."""
+        view, dice = self.view, self.dice
+        if view is None:
+            return
+        others = [one for one in self.machines.values() if one.name not in view.ready]
+        if not others:
+            self._crash_for(self.machines[view.ready[-1]], 4000)
+            self.after(dice.choice((600, 1500)), self._lose_the_ready)
+            return
+        for machine in (self.machines[name] for name in view.ready):
+            if dice.random() < 0.3:
+                self.freeze(machine, 7000)
+            else:
+                self.crash(machine, wipe=dice.random() < 0.5)
+                self.after(dice.choice((1000, 5000, 9000)), lambda m=machine: self.start(m))  # type: ignore[misc]
+        for machine in others:
+            self.start(machine)
+        self.after(2600 + dice.randrange(1500), self._accept_loss)
+
+    def _accept_loss(self) -> None:
+        """An operator asks one that is there, mostly the best. It refuses if there is no need."""
+        there = [one for one in self.machines.values() if one.up and not one.frozen]
+        if not there:
+            return
+        best = max(there, key=lambda one: (one.store.epoch, one.store.durable.journal))
+        machine = best if self.dice.random() < 0.8 else self.dice.choice(there)
+        reached = [
+            one
+            for one in there
+            if one is not machine
+            and self._open_path(machine.name, one.name)
+            and self._open_path(one.name, machine.name)
+        ]
+        self.tell(f"{machine.name} is asked to lead whatever is lost")
+        answers = tuple(self._here(one) for one in reached)
+        self.give(machine, Asked("promote", machine.name, accept_loss=True, answers=answers))
+
+    def _accept_loss_again(self) -> None:
+        if not self.is_well():
+            self._accept_loss()
+            self.after(4000, self._accept_loss_again)
+
     def _wipe(self, machine: Machine, ms: int) -> None:
         """Take its disk away, if another ready member has all."""
         if not self.wipes or self.view is None:
@@ -843,6 +923,8 @@ class World:
         self.away.clear()
         for link in list(self.links):
             self._break(link, None)  # whom an operator dropped comes back when it connects anew
+        if self.losses:
+            self.after(4000, self._accept_loss_again)
         if not self.run(self.now + HEALED_MS, self.is_well):
             raise Broken(f"not well after {HEALED_MS} ms: {self.states()}, {self.view}")
         done = len(self.committed[Log.JOURNAL])

@@ -23,15 +23,9 @@ from tidemark.config import Address
 from tidemark.model.peers import Ends, Message, Unit, View
 from tidemark.runtime.disk import FileDisk
 from tidemark.runtime.log import Log
-from tidemark.runtime.membership.external import (
-    VIEW,
-    ExternalMembership,
-    Told,
-    decode_told,
-    encode_told,
-    read_view,
-)
+from tidemark.runtime.membership.external import VIEW, ExternalMembership, read_view
 from tidemark.runtime.membership.facts import MemberFacts
+from tidemark.runtime.membership.telling import Told, decode_told, encode_told
 from tidemark.runtime.peers import Peers
 
 SECRET = b"a secret of these tests"

@@ -139,17 +139,19 @@ async def commanded(call: Call) -> Response:
         words = f"there is no command '{command}'; there are {', '.join(COMMANDS)}"
         raise Refused(404, "Object Not Found", words)
     user = await _administrator(server, request)
-    member = field(await body(request), "member", str, "")
+    given = await body(request)
+    member, accept_loss = field(given, "member", str, ""), field(given, "accept_loss", bool, False)
     if server.member is None:
         raise Refused(409, "refused", "this broker stands alone: see cluster.name")
     host, port = request.client or ("", 0)
-    answer = await as_member(server).ask(command, member)
+    answer = await as_member(server).ask(command, member, accept_loss=accept_loss)
     server.log.info(
         "command of an administrator",
         command=command,
         member=member or server.config.node.name,
         user=user,
         peer=f"{host}:{port}",
+        accept_loss=accept_loss,
         done=answer.done,
         answer=answer.text,
     )
@@ -218,7 +220,7 @@ routes = [
     Entry("GET", PATH, seen, "What this member is and what it knows", "cluster", answer=STATUS,
           needs="monitoring", asks_itself=True),
     Entry("POST", PATH + "/{command}", commanded, "Have this member do something: promote, demote, drop, shutdown",
-          "cluster", body=an_object({"member": TEXT}), answer=DONE, needs="administrator", anywhere=True, asks_itself=True),
+          "cluster", body=an_object({"member": TEXT, "accept_loss": FLAG}), answer=DONE, needs="administrator", anywhere=True, asks_itself=True),
     Entry("GET", "/tidemark/standing", stands, "Whether this member leads, and who does", "cluster", answer=STANDING),
     Entry("GET", "/members", members, "The members of the cluster", "cluster", answer=a_list(MEMBER), needs="monitoring"),
     Entry("GET", "/takeovers", takeovers, "Who led when", "cluster", answer=a_list(TAKEOVER), needs="monitoring"),

@@ -21,82 +21,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import struct
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
-from tidemark.errors import PeerFault, PeerRefused, StoreError
+from tidemark.errors import StoreError
 from tidemark.model.peers import Name, View
 from tidemark.ports import Disk
-from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.clock import ticks_ms
 from tidemark.runtime.log import Log
-from tidemark.runtime.membership.facts import (
-    MemberFacts,
-    MembershipEvents,
-    decode_member,
-    decode_view,
-    encode_member,
-    encode_view,
+from tidemark.runtime.membership.facts import MemberFacts, MembershipEvents
+from tidemark.runtime.membership.telling import (
+    ANSWER_S,
+    COUNTER_BITS,
+    FAULTS,
+    Listening,
+    Told,
+    exchange,
+    view_facts,
+    view_of,
+    why_not,
 )
 from tidemark.runtime.peers import Peers
 from tidemark.store.status import read_facts, write_facts
-from tidemark.wire.peer.handshake import NONCE_BYTES, Dialler, LinkKind
+from tidemark.wire.peer.handshake import LinkKind
 
 VIEW = "VIEW"
 ROUND_S = 1.0
 """Between two rounds when there is no news."""
-ANSWER_S = 0.5
-"""Longest that one member is waited for: so much longer takes a promotion, or going on without a member that hangs."""
 LASTING_MS = 365 * 24 * 3600 * 1000
 """Nobody takes a leader's place by the clock, so its lease is always good."""
-COUNTER_BITS = 32
-TOLD_BYTES_MAX = 1 << 18
-MEMBERS_MAX = 256
-HEAD = struct.Struct("<I")
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What one member tells another."""
-
-    member: MemberFacts
-    view: View | None
-    others: tuple[MemberFacts, ...] = ()
-    """Members that it has heard of, so that a new one needs to know only one."""
-
-
-def encode_told(told: Told) -> bytes:
-    words = {
-        "name": told.member.name,
-        "member": json.loads(encode_member(told.member)),
-        "view": None if told.view is None else _view_facts(told.view),
-        "others": {one.name: json.loads(encode_member(one)) for one in told.others[:MEMBERS_MAX]},
-    }
-    body = json.dumps(words).encode()
-    return HEAD.pack(len(body)) + body
-
-
-def decode_told(body: bytes) -> Told:
-    """Raises ValueError: this is not what a member tells."""
-    try:
-        found = json.loads(body)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError("it must be an object")
-    name, others = found.get("name"), found.get("others", {})
-    if not isinstance(name, str) or not isinstance(others, dict) or len(others) > MEMBERS_MAX:
-        raise ValueError("it must have a name and other members")
-    view = found.get("view")
-    return Told(
-        decode_member(name, json.dumps(found.get("member"))),
-        None if view is None else _view(view),
-        tuple(decode_member(other, json.dumps(facts)) for other, facts in others.items()),
-    )
 
 
 def read_view(disk: Disk) -> View | None:
@@ -110,20 +64,7 @@ def read_view(disk: Disk) -> View | None:
     facts = read_facts(disk, VIEW)
     if facts is None:
         raise ValueError("its checksum is wrong")
-    return _view(facts)
-
-
-def _view_facts(view: View) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(encode_view(view))
-    return facts | {"revision": view.revision}
-
-
-def _view(facts: Any) -> View:
-    view = decode_view(json.dumps(facts), 0)
-    revision = facts.get("revision")
-    if type(revision) is not int or revision >> COUNTER_BITS != view.epoch:
-        raise ValueError(f"revision {revision!r} is not of epoch {view.epoch}")
-    return replace(view, revision=revision)
+    return view_of(facts)
 
 
 class ExternalMembership:
@@ -250,13 +191,11 @@ class ExternalMembership:
         """Tell one member and hear it; why not, if it cannot be reached."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                problem = await self._talk(name)
-        except TimeoutError:
-            problem = f"no answer in {ANSWER_S} s"
-        except OSError as error:
-            problem = (error.strerror or str(error)).lower()
-        except (PeerFault, PeerRefused, ValueError, asyncio.IncompleteReadError) as error:
-            problem = str(error)
+                told = await exchange(self._peers, name, LinkKind.VIEW, self._telling())
+                self._hear(name, told)
+                problem = ""
+        except FAULTS as error:
+            problem = why_not(error)
         if not problem:
             if self._problems.pop(name, None):
                 self._log.info("member reached", member=name)
@@ -265,46 +204,14 @@ class ExternalMembership:
             self._log.warning("member not reached", member=name, problem=problem)
         return problem
 
-    async def _talk(self, name: Name) -> str:
-        peers = self._peers
-        address = peers.addresses.get(name)
-        if address is None:
-            return "its address is not known: see cluster.peers"
-        if peers.open_to_strangers and not is_loopback(address.host):
-            return f"{address} is not on this machine: set cluster.secret_file on every member"
-        tls = peers.tls.dialling if peers.tls else None
-        reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
-        try:
-            nonce = os.urandom(NONCE_BYTES)
-            handshake = Dialler(peers.me, peers.cluster, peers.secret, nonce, name, kind=LinkKind.VIEW)
-            writer.write(handshake.output())
-            while not handshake.done:
-                data = await reader.read(4096)
-                if not data:
-                    return "it closed the link"
-                if handshake.receive(data) < len(data):
-                    return "it spoke before it was asked"
-                writer.write(handshake.output())
-            writer.write(encode_told(self._telling()))
-            [length] = HEAD.unpack(await reader.readexactly(HEAD.size))
-            if length > TOLD_BYTES_MAX:
-                return f"it tells {length} bytes, which is too much"
-            self._hear(name, decode_told(await reader.readexactly(length)))
-        finally:
-            writer.transport.abort()
-        return ""
-
     def compared(self, peer: Name) -> asyncio.BaseProtocol:
         """A member that has proven who it is wants to tell us what it knows."""
-        return _Listening(self, peer)
+        return Listening(peer, self._heard, self._log)
 
-    def heard(self, peer: Name, told: Told) -> bytes:
+    def _heard(self, peer: Name, told: Told) -> Told:
         """It has told us this; what we tell it."""
         self._hear(peer, told)
-        return encode_told(self._telling())
-
-    def refused(self, peer: Name, problem: str) -> None:
-        self._log.warning("member not understood", member=peer, problem=problem)
+        return self._telling()
 
     # What is known -------------------------------------------------------------------------------------------------
 
@@ -353,7 +260,7 @@ class ExternalMembership:
     def _keep(self, view: View) -> bool:
         """Have the view in the file; False if that cannot be."""
         try:
-            write_facts(self._disk, VIEW, _view_facts(view))
+            write_facts(self._disk, VIEW, view_facts(view))
         except StoreError as error:
             self._log.error("view not kept", epoch=view.epoch, leader=view.leader, error=str(error))
             return False
@@ -395,40 +302,3 @@ class ExternalMembership:
                 epoch=view.epoch,
                 hint="it takes itself for ready: do not promote it before it has been in touch",
             )
-
-
-class _Listening(asyncio.Protocol):
-    """A link over which a member tells us what it knows: one question, one answer."""
-
-    def __init__(self, membership: ExternalMembership, peer: Name) -> None:
-        self._membership = membership
-        self._peer = peer
-        self._transport: asyncio.Transport
-        self._data = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._limit = asyncio.get_running_loop().call_later(2 * ANSWER_S, self._transport.abort)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._limit.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-        if len(self._data) < HEAD.size:
-            return
-        [length] = HEAD.unpack_from(self._data)
-        if length > TOLD_BYTES_MAX or len(self._data) > HEAD.size + length:
-            self._refuse(f"it tells {length} bytes, or more than it says")
-        elif len(self._data) == HEAD.size + length:
-            try:
-                answer = self._membership.heard(self._peer, decode_told(self._data[HEAD.size :]))
-            except ValueError as problem:
-                self._refuse(str(problem))
-                return
-            self._transport.write(answer)
-            self._transport.close()
-
-    def _refuse(self, problem: str) -> None:
-        self._membership.refused(self._peer, problem)
-        self._transport.abort()

@@ -64,6 +64,7 @@ def encode_view(view: View) -> str:
             "leader": view.leader,
             "ready": list(view.ready),
             "history": view.history,
+            "accepted": view.accepted,
         }
     )
 
@@ -79,7 +80,10 @@ def decode_view(text: str | bytes, revision: int) -> View:
         raise ValueError("a view's ready must be a list of names")
     if leader not in ready or len(set(ready)) != len(ready):
         raise ValueError(f"a view's ready must have each name once and its leader {leader!r}, not {ready!r}")
-    return View(cluster, epoch, leader, tuple(ready), history, revision)
+    accepted = found.get("accepted", 0)
+    if type(accepted) is not int or not 0 <= accepted <= epoch:
+        raise ValueError(f"a view's accepted must be one of its epochs, not {accepted!r}")
+    return View(cluster, epoch, leader, tuple(ready), history, revision, accepted)
 
 
 def encode_member(facts: MemberFacts) -> str:

@@ -11,10 +11,11 @@
 Both proofs cover the introduction and the challenge byte by byte, so neither side's words can be changed or used again
 on another link. The dialler proves first: a stranger who connects learns nothing that he could try secrets against. What
 follows on a link of kind REPLICA is frames of `codec.py`; on one of kind RELAY, the bytes of one client's connection, whose
-address the dialler vouches for; on one of kind VIEW, what either side knows about members (`runtime/membership/external.py`); on
+address the dialler vouches for; on one of kind VIEW, what either side knows about members (`runtime/membership/telling.py`); on
 one of kind WIRING, frames of `wiring.py`. A link of kind FRONT is like a relay, but what goes over it are a front's own words on
 behalf of a client, not the client's: it may say what clients may not. On one of kind OWN no client stands behind it: the front comes
-for itself, without a password, and may do everything (`router/mover.py`).
+for itself, without a password, and may do everything (`router/mover.py`). On one of kind SURVEY members say what their stores hold
+(`runtime/membership/telling.py`).
 
 Frames of the handshake, little-endian: length (u32, of what follows), step (u8), fields as in `codec.py`.
 
@@ -59,6 +60,7 @@ class LinkKind(IntEnum):
     WIRING = 4
     FRONT = 5
     OWN = 6
+    SURVEY = 7
 
 
 KINDS: Final = frozenset(LinkKind)

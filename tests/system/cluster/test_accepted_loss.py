@@ -1,0 +1,124 @@
+"""The only member that was ready is lost for good: real processes, with an etcd and without."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from system.cluster.cluster import Cluster, Publisher, Watch, drained, fresh, wait_until
+from system.cluster.test_external import External, Said
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def ctl(cluster: Cluster, name: str, *words: str) -> Said:
+    return External.ctl(cluster, name, *words)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def founded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """Three members that hold the same."""
+    cluster: Cluster
+    provider, mode = request.param
+    if provider == "etcd":
+        cluster = Cluster(tmp_path / "members", mode).start()
+    else:
+        cluster = External(tmp_path / "members", mode).found("n1")
+    failed = request.session.testsfailed
+    yield cluster
+    cluster.close()
+    if request.session.testsfailed > failed:
+        for name in cluster.names:
+            print(f"--- {name}", *cluster.log(name).splitlines()[-40:], sep="\n")
+
+
+@pytest.mark.parametrize("founded", [("etcd", "chain"), ("external", "standby")], indirect=True, ids="-".join)
+def test_the_best_of_those_that_are_left_goes_on_when_an_operator_accepts_the_loss(
+    founded: Cluster, tmp_path: Path
+) -> None:
+    """n1 confirms alone and is lost; n2 has most of it, n3 less. n1 comes back without its store, and later with it."""
+    cluster, kept = founded, tmp_path / "kept"
+    n1 = cluster.leader
+    n3, n2 = reversed(cluster.backups)
+    queue = fresh("burned")
+    cluster.declare(queue)
+    with Publisher(cluster, queue, first=(n1,)) as before:
+        before.await_more(20)
+        for leaving in (n3, n2):
+            if isinstance(cluster, External):
+                cluster.must(n1, "drop", leaving)  # else it would take itself for ready
+                cluster.await_state(leaving, "catch-up")
+            cluster.kill(leaving)
+            before.await_more(20)
+    cluster.kill(n1)
+    data = cluster.trial.data(n1)
+    shutil.copytree(data, kept)
+    shutil.rmtree(data)
+    cluster.restart(n2, n3)
+    cluster.await_state(n2, "joining")
+    cluster.await_state(n3, "joining")
+
+    # What is refused, and what a refusal says.
+    wait_until("n1 is not there", lambda: "None of those is there" in ctl(cluster, n2, "promote").err)
+    told = ctl(cluster, n3, "promote")
+    worse = ctl(cluster, n3, "promote", "--accept-loss")
+    assert (told.code, worse.code) == (1, 1)
+    assert f"promote {n2} with --accept-loss: then everything that only {n1} had is lost" in told.err
+    assert f"Promote {n2} with --accept-loss; or name this one" in worse.err
+    assert f"{n2} has journal" in worse.err and f"{n3} has journal" in worse.err
+    cluster.restart(n1)  # with an empty store: what it had is as lost as before
+    cluster.await_state(n1, "joining")
+    assert "active" not in cluster.states().values()
+
+    with Watch(cluster):
+        done = ctl(cluster, n2, "promote", "--accept-loss")
+        assert done.code == 0, done
+        assert f"Given up: {n1}; what only {n1} had is lost" in done.out
+        cluster.trial.wait_whole()
+        assert ctl(cluster, n3, "promote", "--accept-loss", "--wait", "20").code == 0, "it lacks nothing now"
+        cluster.trial.wait_whole()
+        with Publisher(cluster, queue) as after:
+            after.await_more(30)
+
+        # The store of n1 turns up after all.
+        cluster.kill(n1)
+        shutil.rmtree(data)
+        shutil.copytree(kept, data)
+        with Publisher(cluster, queue) as later:
+            later.await_more(10)
+            cluster.restart(n1)
+            cluster.await_state(n1, "ready")
+            later.await_more(10)
+    cluster.await_equal()
+    found = drained(cluster, queue)
+
+    shared = len(found) - len(after.confirmed) - len(later.confirmed)
+    assert 40 <= shared < len(before.confirmed)
+    assert found[:shared] == before.confirmed[:shared], "what n2 had is there, in order"
+    assert found[shared:] == [*after.confirmed, *later.confirmed], "and all that was confirmed since"
+    [given_up] = re.findall(r"TM-4041 confirmed messages given up +messages=(\d+)", cluster.log(n1))
+    assert int(given_up) == len(before.confirmed) - shared
+    assert "TM-4040 loss accepted  epoch=" in cluster.log(n2) and f"given_up={n1}" in cluster.log(n2)
+    status = ctl(cluster, n1, "status", "--json").status
+    assert status["given_up_messages"] == int(given_up) and status["accepted"] > 1
+
+
+@pytest.mark.parametrize(
+    "founded", [("etcd", "standby"), ("external", "standby")], indirect=True, ids="-".join
+)
+def test_while_a_ready_member_is_there_nothing_is_given_up(founded: Cluster) -> None:
+    cluster = founded
+    leader = cluster.leader
+    name = cluster.backups[0]
+    assert ctl(cluster, leader, "drop", name).code == 0
+    cluster.await_state(name, "catch-up")
+
+    refused = ctl(cluster, name, "promote", name, "--accept-loss")
+    asked = ctl(cluster, name, "promote")
+
+    assert refused.code == 1 and "is there with all that was confirmed" in refused.err
+    assert asked.code == 1 and "accept-loss" not in asked.err
+    assert cluster.leader == leader
