@@ -241,6 +241,21 @@ class NotAStream(_StreamError):
 
 
 @dataclass(eq=False, kw_only=True)
+class StreamElsewhere(_StreamError):
+    """The stream lives in another group of the cluster: ask there."""
+
+    code: ClassVar[str] = "stream.elsewhere"
+
+    group: str
+
+    def _sentence(self) -> str:
+        return (
+            f"stream '{self.stream}' lives in group '{self.group}'; use it on a connection to that group, through a front "
+            f"(the client: db.group('{self.group}'))"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class Conflict(_StreamError):
     """A put expected another version of its key. Nothing of its batch was stored."""
 

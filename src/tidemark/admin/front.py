@@ -32,8 +32,9 @@ from tidemark.admin.prometheus.text import Family, encoder, told
 from tidemark.config import Config
 from tidemark.frontend.services import PeerInfo
 from tidemark.router.connection import Router
+from tidemark.router.streams import StreamRouter
 from tidemark.runtime.authenticator import is_loopback
-from tidemark.runtime.front_server import FrontServer, Socket
+from tidemark.runtime.front_server import FrontServer, Socket, Speaker
 from tidemark.runtime.listening import bound
 from tidemark.runtime.log import Log
 from tidemark.runtime.tls import server_context
@@ -52,7 +53,7 @@ class WatchedFront(FrontServer):
 
     def __init__(self, config: Config, log: Log) -> None:
         super().__init__(config, log)
-        self.clients: dict[Router, None] = {}
+        self.clients: dict[Speaker, None] = {}
         self.opened = 0
         self._received = self._sent = 0
         """Of clients that have gone."""
@@ -63,10 +64,16 @@ class WatchedFront(FrontServer):
         self.opened += 1
         return router
 
+    def speaks_streams(self, one: Socket, router: Router) -> StreamRouter:
+        found = super().speaks_streams(one, router)
+        del self.clients[router]
+        self.clients[found] = None
+        return found
+
     def disconnected(self, one: Socket) -> None:
         super().disconnected(one)
         router = one.machine
-        if isinstance(router, Router) and router in self.clients:
+        if isinstance(router, Router | StreamRouter) and router in self.clients:
             del self.clients[router]
             self._received += router.bytes_in
             self._sent += router.bytes_out

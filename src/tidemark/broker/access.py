@@ -133,6 +133,26 @@ def _expanded(pattern: str, user: str, vhost: str) -> str:
     return pattern.replace("{username}", re.escape(user)).replace("{vhost}", re.escape(vhost))
 
 
+def allowed_by(spec: PermissionSpec, permission: Permission, name: str) -> bool:
+    return bool(compile_pattern(getattr(spec, permission)).search(name))
+
+
+def check_patterns(spec: PermissionSpec, permission: Permission, kind: Kind, name: str) -> None:
+    """Raises AccessRefused unless these patterns allow that with the exchange or queue."""
+    if not allowed_by(spec, permission, _asked(kind, name)):
+        raise _refused(spec.user, spec.vhost, kind, name)
+
+
+def _asked(kind: Kind, name: str) -> str:
+    return "amq.default" if kind == "exchange" and name == "" else name
+
+
+def _refused(user: str, vhost: str, kind: Kind, name: str) -> AccessRefused:
+    return AccessRefused(
+        reason=f"access to {kind} '{_asked(kind, name)}' in vhost '{vhost}' refused for user '{user}'"
+    )
+
+
 class Access:
     def __init__(self, loopback_users: tuple[str, ...]) -> None:
         self.users: dict[str, UserSpec] = {}
@@ -170,15 +190,14 @@ class Access:
 
     def allows(self, user: str, vhost: str, permission: Permission, name: str) -> bool:
         spec = self.permissions.get((user, vhost))
-        return spec is not None and bool(compile_pattern(getattr(spec, permission)).search(name))
+        return spec is not None and allowed_by(spec, permission, name)
 
     def check(self, user: str, vhost: str, permission: Permission, kind: Kind, name: str) -> None:
         """Raises AccessRefused unless the user has this permission for the exchange or queue."""
-        asked = "amq.default" if kind == "exchange" and name == "" else name
-        if not self.allows(user, vhost, permission, asked):
-            raise AccessRefused(
-                reason=f"access to {kind} '{asked}' in vhost '{vhost}' refused for user '{user}'"
-            )
+        spec = self.permissions.get((user, vhost))
+        if spec is None:
+            raise _refused(user, vhost, kind, name)
+        check_patterns(spec, permission, kind, name)
 
     def check_topic(
         self, user: str, vhost: str, permission: Literal["write", "read"], exchange: str, key: str

@@ -458,6 +458,8 @@ _COMPARED_OF_STREAMS = (
     "x-stream-tombstone-lease",
     "x-stream-history",
     "x-stream-pin-bytes-max",
+    "x-group",
+    "x-mode",
 )
 """Of a stream the number of shards is not compared: declaring again with more of them makes it grow."""
 

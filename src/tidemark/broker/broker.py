@@ -269,8 +269,16 @@ class Broker:
 
         Raises:
             NotFound: there is no such virtual host.
+            PreconditionFailed: queues of it live in other groups, which would not hear of it.
         """
         vhost = self.vhost(name)
+        elsewhere = [queue for queue in vhost.queues.values() if self.lives_elsewhere(queue)]
+        if elsewhere:
+            first = elsewhere[0].spec
+            raise PreconditionFailed(
+                reason=f"vhost '{name}' has {len(elsewhere)} queues in other groups, such as '{first.name}' in '{first.group}': "
+                "delete these first, through a front"
+            )
         self._end_sessions(f"vhost '{name}' is deleted", vhost=name)
         self.counts.queues_deleted += len(vhost.queues)
         return self.delete(vhost.spec)
@@ -387,18 +395,20 @@ class Broker:
         *,
         by_front: bool = False,
         own: bool = False,
+        patterns: PermissionSpec | None = None,
     ) -> Session:
         """What a connection of this user does in this virtual host. Without a `sink` it counts as none.
 
         `by_front`: it came over a proven link, and a front speaks for the user; `own`: it speaks for nobody, may do
         everything and is not counted. Users and virtual hosts are main's: a broker of another group takes a front's word
-        for what the user may do, and makes a virtual host that it does not have.
+        for what the user may do, and makes a virtual host that it does not have. `patterns`: what follows are the client's
+        own words, and the front has only said what main lets the user do.
 
         Raises:
             NotAllowed: there is no such virtual host, the user has no permission in it, or one of the two has as
                 many connections as it may.
         """
-        vouched = by_front and self.group != MAIN
+        vouched = (by_front or patterns is not None) and self.group != MAIN
         if vouched and vhost not in self.vhosts:
             self.put(VhostSpec(vhost))
         host = self.vhosts.get(vhost)
@@ -408,7 +418,7 @@ class Broker:
             raise NotAllowed(reason=f"access to vhost '{vhost}' refused for user '{user}'")
         if sink is not None and not own:
             self.usage.check_connection(vhost, user)
-        session = Session(self, host, user, sink, name, self.counts.of(protocol), by_front, own)
+        session = Session(self, host, user, sink, name, self.counts.of(protocol), by_front, own, patterns)
         self.sessions[session] = None
         if sink is not None:
             self.counts.connections_opened += 1
@@ -460,6 +470,11 @@ class Broker:
             place(spec, self.groups)
         else:
             check_same_group(spec, self.group)
+
+    def lives_elsewhere(self, queue: Any) -> str:
+        """The group that the queue lives in, if that is another one of this cluster; of a group that is gone nothing is left."""
+        group: str = queue.spec.group
+        return group if group in self.other_groups else ""
 
     def replicated(self, spec: QueueSpec) -> Replicate:
         """How much of a new queue the members of the cluster keep: what it asks for, else a policy, else the setting.
@@ -649,7 +664,8 @@ def _put_queue(broker: Broker, spec: QueueSpec) -> None:
     vhost = broker.vhosts[spec.vhost]
     current: Any = vhost.queues.get(spec.name)
     if current is None:
-        queue: Any = Stream(spec, broker) if is_stream(spec.arguments) else Queue(spec, broker)
+        lives_here = not spec.group
+        queue: Any = Stream(spec, broker) if lives_here and is_stream(spec.arguments) else Queue(spec, broker)
         broker.queues[spec.number] = queue
         if queue.durable:
             broker.journaled[spec.number] = queue

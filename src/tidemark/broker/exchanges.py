@@ -22,13 +22,17 @@ from tidemark.broker.headers import HeadersPattern, headers_pattern
 from tidemark.broker.policies import NOTHING, Applied, Governed
 from tidemark.broker.topics import TopicTree
 from tidemark.errors import CommandInvalid, PreconditionFailed
-from tidemark.model.values import to_json
+from tidemark.model.partitions import partition_of
+from tidemark.model.values import Timestamp, to_json
 from tidemark.model.wiring import Arguments, BindingSpec, ExchangeSpec
 
 if TYPE_CHECKING:
     from tidemark.broker.queue import Queue
 
 Destination = Union["Queue", "Exchange"]
+PARTITIONS, PARTITION_KEY = "x-partitions", "x-partition-key"
+BY_ROUTING_KEY, BY_HEADER = "routing-key", "header:"
+PARTITIONS_MAX = 1024
 BindingId = tuple[str, bool, str, str, str]
 """Source, whether it leads to a queue, destination, key, arguments: what makes a binding the same one."""
 
@@ -56,7 +60,7 @@ class Exchange(Governed):
     """Base of the types below."""
 
     type: ClassVar[str]
-    by_headers: ClassVar[bool] = False
+    by_headers: bool = False
     """The answer depends on the headers, so it cannot be remembered for a key."""
     by_equal_key: ClassVar[bool] = False
     """A binding matters to messages with the very same key only."""
@@ -80,6 +84,10 @@ class Exchange(Governed):
             if isinstance(alternate, str):
                 return alternate
         return None
+
+    def way_of(self, key: bytes) -> bytes | int:
+        """What decides where a message with this key goes, if not all of the key: those that have it in common go the same way."""
+        return key
 
     def attach(self, binding: Binding) -> None:
         self.bindings[binding.id] = binding
@@ -175,12 +183,92 @@ class HeadersExchange(Exchange):
         del self._patterns[binding.id]
 
 
+class PartitionExchange(Exchange):
+    """One of a fixed number of partitions gets the message: a hash of its key says which. Bindings name the partition by its number."""
+
+    type = "x-partition"
+
+    def __init__(self, spec: ExchangeSpec) -> None:
+        super().__init__(spec)
+        self.partitions, self.key = _partitioning(spec)
+        self._header = self.key.removeprefix(BY_HEADER) if self.key.startswith(BY_HEADER) else None
+        self.by_headers = self._header is not None
+        self._by_number: dict[str, dict[BindingId, Binding]] = {}
+        self._onward = 0
+        """How many bindings lead to other exchanges, which look at the key once more."""
+
+    def destinations(self, key: str, headers: dict[str, Any]) -> Iterable[Destination]:
+        """A message without the header that decides goes by its routing key."""
+        raw = key_text(headers.get(self._header)) if self._header is not None else None
+        if raw is None:
+            raw = key.encode("utf-8", "surrogateescape")
+        return _once(self._by_number.get(str(partition_of(raw, self.partitions)), {}).values())
+
+    def way_of(self, key: bytes) -> bytes | int:
+        if self._onward or self.alternate is not None:
+            return key
+        return -1 if self.by_headers else partition_of(key, self.partitions)
+
+    def bound_to(self, number: int) -> Queue | None:
+        """The queue of this partition; the first that was bound, if there are several."""
+        found = (binding.destination for binding in self._by_number.get(str(number), {}).values())
+        return next((one for one in found if not isinstance(one, Exchange)), None)
+
+    def _index(self, binding: Binding) -> None:
+        self._by_number.setdefault(binding.spec.key, {})[binding.id] = binding
+        self._onward += not binding.spec.to_queue
+
+    def _unindex(self, binding: Binding) -> None:
+        same = self._by_number[binding.spec.key]
+        del same[binding.id]
+        self._onward -= not binding.spec.to_queue
+        if not same:
+            del self._by_number[binding.spec.key]
+
+
+def key_text(value: Any) -> bytes | None:
+    """The value of a header as a stream makes a key of it; None: it makes none."""
+    match value:
+        case bool():
+            return b"true" if value else b"false"
+        case str():
+            return value.encode("utf-8", "surrogateescape")
+        case bytes():
+            return value
+        case Timestamp() | None:
+            return None
+        case int():
+            return b"%d" % value
+    return None
+
+
+def _partitioning(spec: ExchangeSpec) -> tuple[int, str]:
+    """How many partitions, and what decides.
+
+    Raises:
+        PreconditionFailed: that is missing, or cannot be.
+    """
+    where = f"in exchange '{spec.name}' in vhost '{spec.vhost}'"
+    count, key = spec.arguments.get(PARTITIONS), spec.arguments.get(PARTITION_KEY, BY_ROUTING_KEY)
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= PARTITIONS_MAX:
+        raise PreconditionFailed(
+            reason=f"invalid arg '{PARTITIONS}' {where}: it must be a number from 1 to {PARTITIONS_MAX}"
+        )
+    named = isinstance(key, str) and key.startswith(BY_HEADER) and len(key) > len(BY_HEADER)
+    if not named and key != BY_ROUTING_KEY:
+        raise PreconditionFailed(
+            reason=f"invalid arg '{PARTITION_KEY}' {where}: it must be '{BY_ROUTING_KEY}' or '{BY_HEADER}<name>'"
+        )
+    return count, str(key)
+
+
 def _once(bindings: Iterable[Binding]) -> Iterable[Destination]:
     return dict.fromkeys(binding.destination for binding in bindings)
 
 
 TYPES: dict[str, type[Exchange]] = {
-    kind.type: kind for kind in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange)
+    kind.type: kind
+    for kind in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange, PartitionExchange)
 }
 
 PREDECLARED = {
@@ -208,6 +296,8 @@ def check_exchange(spec: ExchangeSpec) -> None:
             reason=f"invalid type '{type_name(alternate)}' for arg 'alternate-exchange' "
             f"in exchange '{spec.name}' in vhost '{spec.vhost}'"
         )
+    if spec.type == PartitionExchange.type:
+        _partitioning(spec)
 
 
 def check_same_exchange(current: ExchangeSpec, wanted: ExchangeSpec) -> None:
@@ -219,6 +309,12 @@ def check_same_exchange(current: ExchangeSpec, wanted: ExchangeSpec) -> None:
     is_now, received = (spec.arguments.get("alternate-exchange") for spec in (current, wanted))
     if is_now != received:
         raise inequivalent("alternate-exchange", "exchange", wanted, _argument(received), _argument(is_now))
+    if current.type == PartitionExchange.type:
+        for name, now, asked in zip(
+            (PARTITIONS, PARTITION_KEY), _partitioning(current), _partitioning(wanted), strict=True
+        ):
+            if now != asked:
+                raise inequivalent(name, "exchange", wanted, _argument(asked), _argument(now))
 
 
 def inequivalent(argument: str, kind: str, spec: Any, received: str, is_now: str) -> PreconditionFailed:

@@ -4,7 +4,7 @@ What it asks for itself decides (`x-group`, else `x-mode`), else a policy (`grou
 several groups have the mode that is wanted, a hash of the queue's name chooses: whoever asks gets the same answer.
 
 Only a queue whose messages outlive clients and members has a reason to be elsewhere: one that is durable, was named by
-whoever declared it, and goes only when somebody deletes it. The others, and streams, live in main. A queue that asks for
+whoever declared it, and goes only when somebody deletes it. The others live in main. A queue that asks for
 what it cannot have is refused; a policy is for many queues, so it passes by those that it does not fit.
 
 Invariant: the answer depends on the declaration, the groups and the policy alone.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tidemark.broker.arguments import is_stream, type_name
 from tidemark.broker.policies import NOTHING, Applied
@@ -72,10 +73,13 @@ def check_same_group(spec: QueueSpec, here: str) -> None:
         )
 
 
+def stands_in(queue: Any) -> bool:
+    """Whether this queue is the stand-in of a stream that lives in another group."""
+    return bool(queue.spec.group) and is_stream(queue.spec.arguments)
+
+
 def _bound_to_main(spec: QueueSpec) -> str:
     """What about the queue keeps it in main; empty: nothing."""
-    if is_stream(spec.arguments):
-        return "a stream"
     for what, unfit in (
         ("a queue that is not durable", not spec.durable),
         ("an exclusive queue", spec.exclusive),

@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemark.broker import deadletter, dispatch
-from tidemark.broker.arguments import Overflow, check_queue_arguments
+from tidemark.broker.arguments import Overflow, check_queue_arguments, is_stream
 from tidemark.broker.consumer import Consumer, ConsumerStatistics
 from tidemark.broker.core import NEVER, QueueCore
 from tidemark.broker.groups import OUTBOX
-from tidemark.broker.policies import NOTHING, Applied, Governed
+from tidemark.broker.policies import NOTHING, STREAM, Applied, Governed
 from tidemark.errors import AccessRefused, StoreError
 from tidemark.model.records import Reason
 from tidemark.model.runs import Taken
@@ -69,7 +69,10 @@ class Queue(QueueCore, Governed):
     """One queue of a virtual host."""
 
     def __init__(self, spec: QueueSpec, broker: Broker) -> None:
-        policy = check_queue_arguments(spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive)
+        # Of a stream that lives elsewhere this is the stand-in: an ordinary queue, for which the stream's arguments mean nothing.
+        kept_elsewhere = is_stream(spec.arguments)
+        arguments = {} if kept_elsewhere else spec.arguments
+        policy = check_queue_arguments(spec.name, spec.vhost, arguments, spec.durable, spec.exclusive)
         super().__init__(broker.arena, spec.number, spec.in_journal, policy.priorities, broker.dirty)
         self.spec = spec
         self.name = spec.name
@@ -78,7 +81,7 @@ class Queue(QueueCore, Governed):
         """A stand-in or an outbox: what is in it is on its way to another queue, and a front brings it there."""
         self.declared = policy
         """What its own arguments ask for."""
-        self.governed_as = policy.kind
+        self.governed_as = STREAM if kept_elsewhere else policy.kind
         self.policy = policy
         self.evicts = False
         """It drops messages when it has too many."""
@@ -106,7 +109,7 @@ class Queue(QueueCore, Governed):
         self.wake_ms = NEVER
         """When `broker.wakes` will remind us next."""
         self._unused_since_ms = broker.now_ms
-        self.govern(broker.vhosts[spec.vhost].rules.applied_to_new(policy.kind, spec.name))
+        self.govern(broker.vhosts[spec.vhost].rules.applied_to_new(self.governed_as, spec.name))
         if self.policy.expires_ms is not None:
             broker.wakes.add(self, broker.now_ms + self.policy.expires_ms)
 
@@ -118,7 +121,7 @@ class Queue(QueueCore, Governed):
         As in RabbitMQ: messages that are here keep the time to live that they came with; what is over a new limit
         goes in the next turn; a new time without use (expires) begins now; dead letters go by the new rules.
         """
-        if self.name == OUTBOX:
+        if self.name == OUTBOX or self.governed_as == STREAM:
             applied = NOTHING
         self.applied = applied
         before = self.policy

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.broker import replyto
-from tidemark.broker.access import Permission
+from tidemark.broker.access import Permission, allowed_by, check_patterns
 from tidemark.broker.arguments import (
     StreamReading,
     check_equivalent,
@@ -33,7 +33,7 @@ from tidemark.broker.consumer import Consumer
 from tidemark.broker.core import Route
 from tidemark.broker.counts import ProtocolCounts
 from tidemark.broker.exchanges import check_exchange, check_same_exchange, inequivalent
-from tidemark.broker.groups import OUTBOX
+from tidemark.broker.groups import OUTBOX, stands_in
 from tidemark.broker.placing import route_for
 from tidemark.broker.publishing import Publishing
 from tidemark.broker.streams.policy import check_stream_arguments
@@ -48,10 +48,11 @@ from tidemark.errors import (
     PreconditionFailed,
     ResourceLocked,
     StoreError,
+    StreamElsewhere,
     StreamReset,
 )
 from tidemark.model.runs import Taken
-from tidemark.model.wiring import MAIN, Arguments, BindingSpec, ExchangeSpec, QueueSpec
+from tidemark.model.wiring import MAIN, Arguments, BindingSpec, ExchangeSpec, PermissionSpec, QueueSpec
 from tidemark.ports import Sink, StreamSink
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Session:
         counts: ProtocolCounts,
         by_front: bool = False,
         own: bool = False,
+        patterns: PermissionSpec | None = None,
     ) -> None:
         self.broker = broker
         self.vhost = vhost
@@ -104,6 +106,8 @@ class Session:
         """There is no user behind that front: it may do everything, and limits are not for it."""
         self._vouched = by_front and broker.group != MAIN
         """Permissions are main's, and the front has asked them."""
+        self.patterns = patterns
+        """What main lets this user do, as a front says; its words are the client's own. None: it is asked here."""
         self.owned: dict[Queue, None] = {}
         self._sink = sink
 
@@ -250,7 +254,7 @@ class Session:
             return Declared(name, 0, 0, seq)
         self._check_same_queue(current, durable, exclusive, auto_delete, arguments)
         policy = check_stream_arguments(name, self.vhost.name, arguments, durable, exclusive, auto_delete)
-        if "x-stream-shards" in arguments:
+        if "x-stream-shards" in arguments and current.keeps:
             self.broker.streams.grow(current, policy.shards)
         return self._declared(current)
 
@@ -270,6 +274,12 @@ class Session:
             raise PreconditionFailed(reason=f"queue '{name}' in vhost '{self.vhost.name}' in use")
         if if_empty and queue.ready:
             raise PreconditionFailed(reason=f"queue '{name}' in vhost '{self.vhost.name}' not empty")
+        group = self.broker.lives_elsewhere(queue)
+        if group and not self.by_front:
+            raise PreconditionFailed(
+                reason=f"queue '{name}' in vhost '{self.vhost.name}' lives in group '{group}': delete it through a front; here "
+                "only its name would go, and its messages would be there again when it is declared again"
+            )
         messages = queue.ready
         self.owned.pop(queue, None)
         return Declared(name, messages, 0, self.broker.delete_queue(queue))
@@ -277,7 +287,7 @@ class Session:
     def purge_queue(self, name: str) -> Declared:
         """End all messages that are ready. Raises AccessRefused, NotFound, ResourceLocked."""
         name = _without_line_breaks(name)
-        queue = self.queue(name, "read")
+        queue = self._taken_from(name)
         return Declared(name, queue.purge(), len(queue.consumers), 0)
 
     def bind_queue(self, queue: str, exchange: str, key: str, arguments: Arguments | None = None) -> int:
@@ -307,6 +317,19 @@ class Session:
             raise self._locked(name)
         return queue
 
+    def _taken_from(self, name: str) -> Queue:
+        """The queue, if this session may take messages from it.
+
+        Raises:
+            StreamElsewhere: it is the stand-in of a stream. What waits there has not got to the stream yet, where messages stay
+                when they are read: only a front takes it, and brings it there.
+            AccessRefused, NotFound, ResourceLocked
+        """
+        queue = self.queue(name, "read")
+        if stands_in(queue) and not self.own:
+            raise StreamElsewhere(stream=name, group=queue.spec.group)
+        return queue
+
     # Messages ---------------------------------------------------------------------------
 
     def publishing(self, channel_sink: Sink) -> Publishing:
@@ -323,6 +346,10 @@ class Session:
             AccessRefused: the user may not publish there, or nobody may.
             NotFound: there is no such exchange.
         """
+        if self.patterns is not None:
+            raise NotImplementedHere(
+                reason=f"exchanges are of the group '{MAIN}'; publish on a connection to that group, or with AMQP"
+            )
         return route_for(self.broker.access, self.user, self.vhost, exchange, key)
 
     def consume(
@@ -343,7 +370,7 @@ class Session:
         """
         if queue == replyto.NAME:
             return self.broker.replies.open(self.vhost.name, sink, tag, no_ack=no_ack, arguments=arguments)
-        found = self.queue(queue, "read")
+        found = self._taken_from(queue)
         if self.broker.traces is not None:
             sink = TracedSink(sink, self.broker.traces, self.name)
         if found.keeps:
@@ -435,7 +462,7 @@ class Session:
         Raises:
             AccessRefused, NotFound, ResourceLocked
         """
-        found = self.queue(queue, "read")
+        found = self._taken_from(queue)
         taken = found.get()
         return found, taken, found.ready
 
@@ -471,10 +498,51 @@ class Session:
 
     # Checks -----------------------------------------------------------------------------
 
+    def check_queue_name(self, name: str) -> None:
+        """Raises AccessRefused unless this user may declare and delete a queue of this name."""
+        _check_name("queue", name)
+        self._check("configure", "queue", name)
+
+    def check_configure(self, exchange: str) -> None:
+        """Raises AccessRefused unless this user may declare and delete the exchange."""
+        self._check("configure", "exchange", exchange)
+
+    def check_write(self, exchange: str) -> None:
+        """Raises AccessRefused unless this user may publish to the exchange."""
+        self._check("write", "exchange", exchange)
+
+    def check_exchange(self, name: str, type: str, arguments: Arguments) -> None:
+        """That this durable exchange could be declared. Raises AccessRefused, PreconditionFailed."""
+        _check_name("exchange", name)
+        self.check_configure(name)
+        spec = ExchangeSpec(self.vhost.name, name, type, True, arguments=arguments)
+        check_exchange(spec)
+        current = self.vhost.exchanges.get(name)
+        if current is not None:
+            check_same_exchange(current.spec, spec)
+
+    def check_binding(self, queue: str, exchange: str) -> None:
+        """That the queue could be bound there. Raises AccessRefused."""
+        self._check("write", "queue", queue)
+        self._check("read", "exchange", exchange)
+
+    def check_room_for(self, name: str, queues: int) -> None:
+        """That so many queues more may be declared. Raises what the limit of the virtual host says."""
+        if queues:
+            self.broker.usage.check_queue(self.vhost.name, name, len(self.vhost.queues) + queues - 1)
+
+    def may_read(self, queue: str) -> bool:
+        """Whether this user may read from the queue."""
+        if self.patterns is not None:
+            return allowed_by(self.patterns, "read", queue)
+        return self.own or self.broker.access.allows(self.user, self.vhost.name, "read", queue)
+
     def _check(self, permission: Permission, kind: Any, name: str) -> None:
         if self.own:
             return
-        if not self._vouched:
+        if self.patterns is not None:
+            check_patterns(self.patterns, permission, kind, name)
+        elif not self._vouched:
             self.broker.access.check(self.user, self.vhost.name, permission, kind, name)
         if kind == "queue" and name == OUTBOX and permission != "read":
             # What is in there is routed without asking whether its sender may: only the broker puts things in.

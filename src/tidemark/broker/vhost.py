@@ -53,7 +53,7 @@ class VirtualHost:
         """By the name of an alternate exchange, those that name it. It need not exist."""
         self._to_queue: dict[str, dict[BindingId, Binding]] = {}
         self._last_ordinal = 0
-        self._routes: dict[str, dict[bytes, Route]] = {}
+        self._routes: dict[str, dict[bytes | int, Route]] = {}
         self._routes_count = 0
         self._routes_max = routes_max
         for name, kind in PREDECLARED.items():
@@ -72,6 +72,9 @@ class VirtualHost:
         if known is not None and (route := known.get(key)) is not None:
             return route
         start = self.exchange(name)
+        way = start.way_of(key)
+        if way is not key and known is not None and (route := known.get(way)) is not None:
+            return route
         queues = self._walk(start, key.decode("utf-8", "surrogateescape"), None)
         if queues is None:
             route = ByHeaders((), False)
@@ -80,7 +83,7 @@ class VirtualHost:
             route.meter = start.meter
         if self._routes_count >= self._routes_max:
             self.forget_routes()
-        self._routes.setdefault(name, {})[key] = route
+        self._routes.setdefault(name, {})[way] = route
         self._routes_count += 1
         return route
 

@@ -14,8 +14,9 @@ Invariant: what was true of the broker's wiring when it made a change is true of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from tidemark.broker import catalog, changes
 from tidemark.broker.access import Access, Permission
@@ -34,6 +35,7 @@ from tidemark.model.wiring import (
     MAIN,
     Arguments,
     OperatorPolicySpec,
+    PermissionSpec,
     PolicySpec,
     QueueSpec,
     UserSpec,
@@ -48,6 +50,13 @@ KNOWN_MAX: Final = 16_384
 
 Groups = dict[str, list[str]]
 """The queues that a message goes to, by the group that they live in."""
+
+
+class Admission(NamedTuple):
+    """What main lets a user do in a virtual host. Another one when either was deleted and made again."""
+
+    patterns: PermissionSpec
+    made_again: int
 
 
 class NamedQueue(Target, Governed):
@@ -79,11 +88,15 @@ class WiringCopy:
         self.operator_policies: dict[tuple[str, str], OperatorPolicySpec] = {}
         self.taken = 0
         """How many changes it is made of."""
+        self._deleted: Counter[tuple[str, str]] = Counter()
+        """How often users, and virtual hosts, were deleted."""
         self._content = content
         self._arena = Arena()
         self._dirty: list[Any] = []
         self._known: dict[tuple[str, str, bytes, bytes], tuple[Route, Groups | None]] = {}
         """By virtual host, user, exchange and key; good while the route is alive. None: it depends on headers."""
+        self._groups: dict[int, tuple[Route, Groups]] = {}
+        """By the identity of the route; it is kept here, so that no other gets it."""
 
     # Changes ----------------------------------------------------------------------------
 
@@ -115,6 +128,11 @@ class WiringCopy:
     def check(self, vhost: str, user: str, permission: Permission, queue: str) -> None:
         """Raises AccessRefused unless the user has this permission for the queue."""
         self.access.check(user, vhost, permission, "queue", queue)
+
+    def admission(self, vhost: str, user: str) -> Admission | None:
+        """What the user may do in the virtual host; None: not even enter."""
+        spec = self.access.permissions.get((user, vhost))
+        return None if spec is None else Admission(spec, self._deleted[user, ""] + self._deleted["", vhost])
 
     def place(
         self,
@@ -193,14 +211,22 @@ class WiringCopy:
 
     def _resolved(self, vhost: str, user: str, exchange: bytes, key: bytes) -> tuple[Route, Groups | None]:
         route = route_for(self.access, user, self._vhost(vhost), exchange, key)
-        groups = _grouped(route.queues) if type(route) is Route else None
+        groups = self._groups_of(route) if type(route) is Route else None
         if not exchange and key.startswith(RAW_PREFIX):
             # A private queue of main for replies, which is in no list: main knows whether it is there.
             groups = {MAIN: [key.decode("utf-8", "surrogateescape")]}
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
+            self._groups.clear()
         self._known[vhost, user, exchange, key] = route, groups
         return route, groups
+
+    def _groups_of(self, route: Route) -> Groups:
+        """The same object for the same route."""
+        known = self._groups.get(id(route))
+        if known is None or known[0] is not route:
+            known = self._groups[id(route)] = route, _grouped(route.queues)
+        return known[1]
 
     def _vhost(self, name: str) -> VirtualHost:
         vhost = self.vhosts.get(name)
@@ -216,6 +242,7 @@ class WiringCopy:
 
     def delete_vhost(self, spec: VhostSpec) -> None:
         vhost = self.vhosts.pop(spec.name, None)
+        self._deleted["", spec.name] += 1
         if vhost is not None:
             vhost.forget_routes()
             changes.delete_rules(self, spec.name)
@@ -236,6 +263,7 @@ class WiringCopy:
         self.access.users[spec.name] = spec
 
     def delete_user(self, spec: UserSpec) -> None:
+        self._deleted[spec.name, ""] += 1
         changes.delete_user(self, spec.name)
 
 
@@ -316,6 +344,9 @@ class FreshCopy:
 
     def check(self, vhost: str, user: str, permission: Permission, queue: str) -> None:
         self._whole().check(vhost, user, permission, queue)
+
+    def admission(self, vhost: str, user: str) -> Admission | None:
+        return self._whole().admission(vhost, user)
 
     def place(
         self,

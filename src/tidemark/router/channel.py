@@ -740,7 +740,9 @@ class Channel:
             wiring.check(router.vhost, router.user, "configure", queue)
         except AccessRefused:
             return
-        yield Ask((group,), QueueDeclare(queue=queue, durable=spec.durable, arguments=spec.arguments))
+        # A stream may have got more shards since: that is only known where it lives.
+        arguments = {name: value for name, value in spec.arguments.items() if name != "x-stream-shards"}
+        yield Ask((group,), QueueDeclare(queue=queue, durable=spec.durable, arguments=arguments))
         router.seen.add((queue, spec.number))
 
     def _delete_queue(self, method: QueueDelete) -> Handler:

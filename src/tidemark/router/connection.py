@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.errors import CommandInvalid, InternalError, LoginRefused, TidemarkError
 from tidemark.frontend.amqp091.config import Amqp091Config
@@ -53,6 +53,9 @@ from tidemark.wire.amqp091.methods import (
     encode_method,
 )
 from tidemark.wire.amqp091.sasl import AMQPLAIN, PLAIN, Credentials
+
+if TYPE_CHECKING:
+    from tidemark.router.streams import StreamLink, StreamRouter
 
 CONNECTION_FORCED = 320
 
@@ -100,11 +103,11 @@ class Outside(Protocol):
     def came(self, user: str, peer: PeerInfo, good: bool) -> None:
         """Main has let this user in, or not."""
 
-    def dial(self, link: Link, refusal: str) -> None:
+    def dial(self, link: Link | StreamLink, refusal: str) -> None:
         """Find a member of the link's group, `link.connected` when there is a socket; `link.lose` when there is none
         in time. `refusal` is what the last member said, which may name the one that leads."""
 
-    def touched(self, one: Router | Link) -> None:
+    def touched(self, one: Router | Link | StreamRouter | StreamLink) -> None:
         """It has output, or is closed: a turn is due."""
 
     def note(self, level: str, event: str, **facts: object) -> None: ...
@@ -141,6 +144,11 @@ class Router:
         self._writable = True
         self._heartbeat_ms = 0
         self._began_ms = self._heard_ms = self._sent_ms = self._closing_ms = outside.now_ms
+
+    @property
+    def unheard(self) -> bool:
+        """The client has not said yet what it speaks."""
+        return self.state is State.OPENING and self._handshake.state is Step.AWAIT_HEADER
 
     @property
     def now_ms(self) -> int:
@@ -606,6 +614,7 @@ class Router:
     def statistics(self) -> dict[str, Any]:
         return {
             "peer": str(self.peer),
+            "protocol": "AMQP 0-9-1",
             "user": self.user,
             "vhost": self.vhost,
             "state": self.state.name.lower(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
+from tidemark.broker.wiring_copy import Admission
 from tidemark.model.wiring import MAIN, QueueSpec
 
 Permission: TypeAlias = Literal["configure", "write", "read"]
@@ -36,6 +37,9 @@ class Wiring(Protocol):
         Raises:
             AccessRefused: it does not.
         """
+
+    def admission(self, vhost: str, user: str) -> Admission | None:
+        """What main lets this user do in the virtual host; None: not even enter."""
 
     def place(
         self,
@@ -93,6 +97,9 @@ class OneGroup:
 
     def check(self, vhost: str, user: str, permission: Permission, queue: str) -> None:
         """Main is asked itself."""
+
+    def admission(self, vhost: str, user: str) -> Admission | None:  # noqa: ARG002
+        return None
 
     def place(self, *_: Any) -> str:
         return MAIN

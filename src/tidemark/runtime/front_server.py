@@ -6,8 +6,8 @@ the other, the one that answered last first, or the one that a member named as t
 
 Where the members' names are known they are dialled where they listen for peers. The front proves that it belongs to the
 cluster and says who the client is, so that checks and lists of connections are about the client; and where there are several
-groups a broker takes its word for where messages go (`LinkKind.FRONT`). What a client itself says is never carried by such
-a link: with one group it is a relay. With several, the front also comes for itself (`LinkKind.OWN`), to move on what lies in stand-ins
+groups a broker takes its word for where messages go (`LinkKind.FRONT`). What a client itself says in AMQP is never carried by such
+a link: with one group it is a relay. What a client of the stream protocol says is, behind the front's own word for who it is (`router/streams.py`). With several, the front also comes for itself (`LinkKind.OWN`), to move on what lies in stand-ins
 and outboxes (`router/mover.py`); the leader of each group tells it where, on a link like that of the wiring.
 
 Invariant: routers and links are only ever called from the loop's thread, and a link has at most one socket.
@@ -23,7 +23,7 @@ import resource
 import socket
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from tidemark.cluster.config import ClusterConfig
 from tidemark.config import Address, Config, parse_address
@@ -33,6 +33,7 @@ from tidemark.model.peers import Name
 from tidemark.router.connection import Router
 from tidemark.router.link import Link
 from tidemark.router.mover import Mover
+from tidemark.router.streams import StreamLink, StreamRouter
 from tidemark.router.wiring import MAIN, OneGroup, Wiring
 from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.clock import Clock
@@ -46,6 +47,7 @@ from tidemark.runtime.tls import server_context
 from tidemark.runtime.wiring_link import WiringLink
 from tidemark.wire.amqp091.content import Amqp091Content
 from tidemark.wire.peer.handshake import NONCE_BYTES, Client, Dialler, LinkKind
+from tidemark.wire.stream.frames import MAGIC
 
 TRY_S = 2.0
 """How long one member is given to accept a connection."""
@@ -66,6 +68,12 @@ class Member:
         return f"{self.name} at {self.address}" if self.name else str(self.address)
 
 
+Speaker: TypeAlias = Router | StreamRouter
+"""A client, in the protocol that it speaks."""
+Leader: TypeAlias = Link | StreamLink
+"""A way to the leader of a group, for one client."""
+
+
 class NotTaken(OSError):
     """A member does not want the link."""
 
@@ -74,10 +82,10 @@ class Socket(asyncio.BufferedProtocol):
     """Carries bytes between one socket and one router or link. It decides nothing."""
 
     def __init__(
-        self, server: FrontServer, link: Link | None = None, handshake: Dialler | None = None
+        self, server: FrontServer, link: Leader | None = None, handshake: Dialler | None = None
     ) -> None:
         """`link`: it is dialled for that, and begins with a handshake of peers; else a client has connected."""
-        self.machine: Router | Link
+        self.machine: Speaker | Leader
         if link is not None:
             self.machine = link
         self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -230,10 +238,10 @@ class FrontServer:
         for group, feed in self._feeds.items():
             feed.waits = partial(self._waits, group)
         self._servers: list[asyncio.Server] = []
-        self._sockets: dict[Router | Link, Socket] = {}
-        self._routers: dict[Router, None] = {}
-        self._dials: dict[Link, asyncio.Task[None]] = {}
-        self._touched: dict[Router | Link, None] = {}
+        self._sockets: dict[Speaker | Leader, Socket] = {}
+        self._routers: dict[Speaker, None] = {}
+        self._dials: dict[Leader, asyncio.Task[None]] = {}
+        self._touched: dict[Speaker | Leader, None] = {}
         self._read_from: dict[Socket, None] = {}
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -352,7 +360,7 @@ class FrontServer:
             found = self._sockets.get(one)
             if found is not None:
                 found.flush()
-            elif isinstance(one, Link) and one.closed:
+            elif isinstance(one, Link | StreamLink) and one.closed:
                 self._give_up(one)
         read_from, self._read_from = self._read_from, {}
         for each in read_from:
@@ -391,7 +399,24 @@ class FrontServer:
         self._at()
         self._read_from[one] = None
         self._due()
-        return one.machine.receive(data)
+        machine = one.machine
+        if isinstance(machine, Router) and machine.unheard:
+            start = bytes(data[: len(MAGIC)])
+            if start == MAGIC:
+                machine = self.speaks_streams(one, machine)
+            elif MAGIC.startswith(start):
+                return 0
+        return machine.receive(data)
+
+    def speaks_streams(self, one: Socket, router: Router) -> StreamRouter:
+        """The client does not speak AMQP, but the stream protocol."""
+        found = StreamRouter(self, router.peer)
+        del self._routers[router], self._sockets[router]
+        self._touched.pop(router, None)
+        self._routers[found] = None
+        self._sockets[found] = one
+        one.machine = found
+        return found
 
     def disconnected(self, one: Socket) -> None:
         self.paused.pop(one, None)
@@ -401,7 +426,7 @@ class FrontServer:
             return  # another has taken its place
         del self._sockets[machine]
         self._at()
-        if isinstance(machine, Router):
+        if isinstance(machine, Router | StreamRouter):
             self._routers.pop(machine, None)
         machine.receive_eof()
 
@@ -421,14 +446,14 @@ class FrontServer:
     def came(self, user: str, peer: PeerInfo, good: bool) -> None:
         (self._throttle.passed if good else self._throttle.failed)(peer.host, user, self.now_ms)
 
-    def touched(self, one: Router | Link) -> None:
+    def touched(self, one: Speaker | Leader) -> None:
         self._touched[one] = None
         self._due()
 
     def note(self, level: str, event: str, **facts: object) -> None:
         self.log.write(level, event, **facts)
 
-    def dial(self, link: Link, refusal: str) -> None:
+    def dial(self, link: Leader, refusal: str) -> None:
         before = self._sockets.pop(link, None)
         if before is not None:
             before.abort()
@@ -442,7 +467,7 @@ class FrontServer:
         first = Member(parse_address("redirect", named[1])) if named else None
         self._dials[link] = self._loop.create_task(self._dial(link, first, again))
 
-    async def _dial(self, link: Link, first: Member | None, again: bool) -> None:
+    async def _dial(self, link: Leader, first: Member | None, again: bool) -> None:
         deadline_s = self._loop.time() + self.dial_s_max
         problem = "front.groups does not name a member of it"
         if again and first is None:
@@ -474,7 +499,7 @@ class FrontServer:
         self._at()
         link.lose(problem)
 
-    async def _connected(self, member: Member, link: Link) -> Socket:
+    async def _connected(self, member: Member, link: Leader) -> Socket:
         """A socket to a member that has taken the link.
 
         Raises:
@@ -495,7 +520,7 @@ class FrontServer:
                 raise
         return one
 
-    def _handshake(self, member: Member, link: Link) -> Dialler | None:
+    def _handshake(self, member: Member, link: Leader) -> Dialler | None:
         if not member.name:
             return None
         if not self._secret and self._tls is None and not is_loopback(member.address.host):
@@ -514,7 +539,7 @@ class FrontServer:
             LinkKind.OWN if peer.own else LinkKind.RELAY if self.through else LinkKind.FRONT,
         )
 
-    def _give_up(self, link: Link) -> None:
+    def _give_up(self, link: Leader) -> None:
         """Its client has gone before anybody answered."""
         task = self._dials.pop(link, None)
         if task is not None:

@@ -96,11 +96,10 @@ def test_a_policy_passes_by_what_cannot_live_elsewhere_and_groups_that_are_gone(
     session.declare_queue("mine", exclusive=True)
     session.declare_queue("short", durable=True, auto_delete=True)
     session.declare_queue("expiring", durable=True, arguments={"x-expires": 1000})
-    session.declare_queue("stream", durable=True, arguments={"x-queue-type": "stream"})
     named = session.declare_queue("", durable=True).name
     queues = broker.vhosts["/"].queues
-    names = ("transient", "mine", "short", "expiring", "stream", named)
-    assert [queues[name].spec.group for name in names] == [""] * 6
+    names = ("transient", "mine", "short", "expiring", named)
+    assert [queues[name].spec.group for name in names] == [""] * 5
     broker.other_groups = {"safe": "standby"}
     assert declared(broker, "later").spec.group == ""
 
@@ -132,7 +131,6 @@ def test_a_wish_for_what_there_is_not_is_refused(arguments: dict[str, Any], word
         ({"exclusive": True}, "lives in the group 'main'"),
         ({"durable": True, "auto_delete": True}, "an auto-delete queue"),
         ({"durable": True, "arguments": {"x-expires": 1000}}, "a queue that expires"),
-        ({"durable": True, "arguments": {"x-queue-type": "stream"}}, "a stream"),
         ({"durable": True, "name": ""}, "a queue that the broker has named"),
     ],
 )
@@ -274,3 +272,36 @@ def test_definitions_carry_the_wish_and_are_placed_anew() -> None:
     with pytest.raises(PreconditionFailed, match="no group 'fast'"):
         import_definitions(nowhere, document)
     assert not nowhere.vhosts["/"].queues
+
+
+# Deleting -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_of_another_group_is_deleted_through_a_front_only() -> None:
+    """LC3: one that is declared again is a new one, never the old one with its messages."""
+    broker = a_main()
+    declared(broker, "q", x_group="fast")
+    with pytest.raises(PreconditionFailed, match="lives in group 'fast': delete it through a front"):
+        a_session(broker).delete_queue("q")
+    by_front = broker.open_session("/", "guest", None, "front", by_front=True)
+    by_front.delete_queue("q")
+    assert "q" not in broker.vhosts["/"].queues
+
+
+def test_a_virtual_host_is_not_deleted_while_it_has_queues_elsewhere() -> None:
+    broker = a_main()
+    declared(broker, "q", x_group="fast")
+    declared(broker, "here")
+    with pytest.raises(PreconditionFailed, match="has 1 queues in other groups, such as 'q' in 'fast'"):
+        broker.delete_vhost("/")
+    assert set(broker.vhosts["/"].queues) == {"q", "here"}
+
+
+def test_what_is_left_of_a_group_that_is_gone_can_be_deleted() -> None:
+    broker = a_main()
+    declared(broker, "q", x_group="fast")
+    declared(broker, "r", x_group="fast")
+    broker.other_groups = {"safe": "standby"}
+    a_session(broker).delete_queue("q")
+    broker.delete_vhost("/")
+    assert not broker.vhosts

@@ -76,9 +76,9 @@ def test_a_queue_that_is_deleted_is_forgotten() -> None:
     feed, front, client = WiringFeed(world.broker), Listening(), world.open()
     feed.listen(front)
     client.publish(1, "there", b"x")
-    client.ask(1, methods.QueueDelete(queue="there"))
+    deleted = world.open(front="f1").ask(1, methods.QueueDelete(queue="there"))
     feed.remind(front)
-    assert len(front.told) == 1
+    assert isinstance(deleted, methods.QueueDeleteOk) and len(front.told) == 1
 
 
 def test_another_group_has_no_wiring_to_give_but_tells_of_its_outbox() -> None:

@@ -175,15 +175,17 @@ class World:
             front_end.tick(self.now_ms)
         self.turn()
 
-    def connect(self, *, certificate_name: str | None = None) -> Client:
+    def connect(self, *, certificate_name: str | None = None, front: str = "") -> Client:
+        """A client before its handshake; `front`: it comes over the link of that front."""
         port = 40_000 + len(self.clients)
-        front_end = Amqp091(self, PeerInfo("127.0.0.1", port, "127.0.0.1", 5672, False, certificate_name))
+        peer = PeerInfo("127.0.0.1", port, "127.0.0.1", 5672, False, certificate_name, front=front)
+        front_end = Amqp091(self, peer)
         client = self.clients[front_end] = Client(self, front_end)
         return client
 
-    def open(self, *, channels: int = 1, vhost: str = "/", **tune: int) -> Client:
+    def open(self, *, channels: int = 1, vhost: str = "/", front: str = "", **tune: int) -> Client:
         """A client after its handshake, with channels 1 to `channels` open."""
-        client = self.connect()
+        client = self.connect(front=front)
         client.shake_hands(vhost=vhost, **tune)
         for number in range(1, channels + 1):
             client.ask(number, methods.ChannelOpen())

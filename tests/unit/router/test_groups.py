@@ -695,3 +695,16 @@ def test_what_makes_no_sense_is_an_error_of_the_connection(client: Client) -> No
     assert client.read().reply_code == 501
     client.send(0, methods.ConnectionCloseOk())
     assert client.front_end.closed
+
+
+def test_a_stream_that_has_grown_where_it_lives_is_consumed_through_any_front() -> None:
+    front = Front("fast")
+    client = front.open()
+    for shards in (2, 8):
+        arguments = {"x-queue-type": "stream", "x-group": "fast", "x-stream-shards": shards}
+        declared = client.ask(1, methods.QueueDeclare(queue="s", durable=True, arguments=arguments))
+        assert isinstance(declared, methods.QueueDeclareOk)
+    later = front.open()
+    later.ask(1, methods.BasicQos(prefetch_count=10))
+    consumed = later.ask(1, methods.BasicConsume(queue="s", arguments={"x-stream-offset": "first"}))
+    assert isinstance(consumed, methods.BasicConsumeOk)

@@ -32,7 +32,7 @@ from tidemark.speed import PURE
 EXCHANGE_TYPES = [
     {"name": name, "description": f"AMQP {name} exchange, as per the AMQP specification", "enabled": True}
     for name in ("direct", "fanout", "headers", "topic")
-]
+] + [{"name": "x-partition", "description": "One of several, by a hash of the key", "enabled": True}]
 PROTOCOLS = {"amqp": "amqp", "amqps": "amqp/ssl", "admin": "http", "admins": "https", "peer": "clustering"}
 """What RabbitMQ calls what listens, by the setting of ours."""
 RETENTION = {"global": [600], "basic": [600], "detailed": [600]}

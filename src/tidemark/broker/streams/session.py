@@ -17,19 +17,29 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.broker.access import Permission
 from tidemark.broker.arguments import check_equivalent, is_stream
+from tidemark.broker.exchanges import PartitionExchange
+from tidemark.broker.groups import stands_in
 from tidemark.broker.publishing import Publishing
 from tidemark.broker.streams.commit import Batch, Commit, Committed, Copy, Move, Put, known_batch
 from tidemark.broker.streams.copies import Copier
 from tidemark.broker.streams.core import FLAGS, KEY, PROPERTIES, SEQUENCE, TIMESTAMP, VALUE, gather
 from tidemark.broker.streams.marks import Mark
 from tidemark.broker.streams.pins import PinStatistics
+from tidemark.broker.streams.policy import check_stream_arguments
 from tidemark.broker.streams.positions import Position
 from tidemark.broker.streams.producers import scoped
 from tidemark.broker.streams.reader import Offset, Reader, checked_after, open_reader
 from tidemark.broker.streams.snapshots import Snapshot
 from tidemark.broker.streams.stream import Stream, StreamStatistics
 from tidemark.broker.streams.truncation import Truncation
-from tidemark.errors import HistoryGone, NotAStream, NotFound, PreconditionFailed
+from tidemark.errors import (
+    HistoryGone,
+    NotAStream,
+    NotFound,
+    PreconditionFailed,
+    StreamElsewhere,
+    TidemarkError,
+)
 from tidemark.model.rows import Row
 from tidemark.model.runs import Taken
 
@@ -64,9 +74,15 @@ class StreamSession:
                 "stream(..., create=True))"
             ) from None
         if not found.keeps:
-            raise NotAStream(stream=name)
+            raise self._no_stream(found)
         stream: Stream = found
         return stream
+
+    def _no_stream(self, queue: Any) -> TidemarkError:
+        """Why this queue is not read or written here as a stream."""
+        if stands_in(queue):
+            return StreamElsewhere(stream=queue.name, group=queue.spec.group)
+        return NotAStream(stream=queue.name)
 
     def declare(self, name: str, arguments: Mapping[str, Any] | None = None) -> int:
         """Make the stream, or see that it is there as described; with more shards than it has it grows.
@@ -77,19 +93,55 @@ class StreamSession:
             AccessRefused, PreconditionFailed
         """
         arguments = {"x-queue-type": "stream", **(arguments or {})}
+        found = self.check_declare(name, arguments)
+        if found is None:
+            return self.session.declare_queue(name, durable=True, arguments=arguments).safe_at
+        if not found.keeps:
+            return self.broker.catalog.last_seq
+        return self.streams.grow(found, arguments.get("x-stream-shards", found.policy.shards))
+
+    def check_declare(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """That the stream could be declared so; the stream, or stand-in, that is there already.
+
+        Raises:
+            AccessRefused, NotAStream, PreconditionFailed
+        """
+        session = self.session
+        arguments = {"x-queue-type": "stream", **arguments}
         if not is_stream(arguments):
             raise NotAStream(stream=name)
-        current: Any = self.session.vhost.queues.get(name)
-        if current is None:
-            return self.session.declare_queue(name, durable=True, arguments=arguments).safe_at
-        stream = self.stream(name, "configure")
-        check_equivalent(
-            name, stream.spec.vhost, stream.spec.arguments, {**stream.spec.arguments, **arguments}
-        )
-        return self.streams.grow(stream, arguments.get("x-stream-shards", stream.policy.shards))
+        session.check_queue_name(name)
+        found: Any = session.vhost.queues.get(name)
+        if found is None and isinstance(session.vhost.exchanges.get(name), PartitionExchange):
+            raise PreconditionFailed(
+                reason=f"'{name}' in vhost '{session.vhost.name}' is a partitioned stream; name this one otherwise"
+            )
+        if found is None:
+            check_stream_arguments(name, session.vhost.name, arguments, True, False, False)
+            return None
+        session.queue(name)
+        if not found.keeps and not stands_in(found):
+            raise NotAStream(stream=name)
+        if arguments.get("x-group") == (found.spec.group or self.broker.group):
+            del arguments["x-group"]  # it lives there, whether it has asked for that or not
+        check_equivalent(name, found.spec.vhost, found.spec.arguments, {**found.spec.arguments, **arguments})
+        return found
 
-    def delete(self, name: str) -> int:
-        """Delete the stream with all that is in it, its marks and its pins. Raises AccessRefused, NotFound, NotAStream."""
+    def elsewhere(self, name: str) -> str:
+        """The group that a stream lives in, if that is another one than ours; else empty. Raises NotFound."""
+        found = self.session.queue(name)
+        return found.spec.group if stands_in(found) else ""
+
+    def delete(self, name: str, *, stand_in: bool = False) -> int:
+        """Delete the stream with all that is in it, its marks and its pins.
+
+        Of a stream that lives elsewhere only the name is here; with `stand_in` that goes.
+
+        Raises:
+            AccessRefused, NotFound, NotAStream, StreamElsewhere
+        """
+        if stand_in and self.elsewhere(name):
+            return self.broker.delete_queue(self.session.queue(name, "configure"))
         return self.broker.delete_queue(self.stream(name, "configure"))  # type: ignore[arg-type]
 
     def purge(self, name: str) -> tuple[int, int]:
@@ -114,12 +166,12 @@ class StreamSession:
         )
 
     def names(self) -> list[str]:
-        """The streams of the virtual host that this user may read."""
-        access, vhost = self.broker.access, self.session.vhost
+        """The streams of the virtual host that this user may read, wherever they live."""
+        queues = self.session.vhost.queues.items()
         return [
             name
-            for name, queue in vhost.queues.items()
-            if queue.keeps and access.allows(self.session.user, vhost.name, "read", name)
+            for name, queue in queues
+            if (queue.keeps or stands_in(queue)) and self.session.may_read(name)
         ]
 
     def describe(self, name: str) -> StreamStatistics:

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from tidemark.broker.groups import stands_in
 from tidemark.broker.placing import raw
 from tidemark.broker.streams.commit import Put, Settle, Take
 from tidemark.broker.streams.core import NO_PROPERTIES
-from tidemark.errors import ContentTooLarge, NotAllowed, NotFound, PreconditionFailed
+from tidemark.errors import ContentTooLarge, NotAllowed, NotFound, PreconditionFailed, StreamElsewhere
 from tidemark.model import keys, records
 from tidemark.model.records import HEAD_BYTES
 from tidemark.model.rows import KEY_BYTES_MAX, Row, RowBatch
@@ -48,6 +49,12 @@ class Taker:
         if queue.keeps:
             raise NotAllowed(
                 reason=f"'{take.queue}' is a stream: its messages are read or copied, and stay. Take from a queue"
+            )
+        if stands_in(queue):
+            raise StreamElsewhere(stream=take.queue, group=queue.spec.group)
+        if queue.spec.group:
+            raise NotAllowed(
+                reason=f"queue '{take.queue}' lives in group '{queue.spec.group}'; take from it on a connection to that group"
             )
         self._queue: Queue = queue
         self._stream: Stream = session.stream(take.into, "write")

@@ -44,11 +44,15 @@ from tidemark.frontend.stream import following
 from tidemark.frontend.stream.fields import Fields, check_text
 from tidemark.frontend.stream.requests import WRITES, Requests
 from tidemark.frontend.stream.work import Work
+from tidemark.model.wiring import MAIN, PermissionSpec
 from tidemark.wire.stream.frames import Buffer, Frame, FrameReader, Kind, encode_frame, read_header
 
 HELLO_BYTES_MAX = 64 << 10
 """Largest frame of a peer that has not logged in."""
+FRONT_HELLO_BYTES_MAX = 4 << 20
 MECHANISMS = ("PLAIN", "EXTERNAL")
+VOUCHED = "FRONT"
+"""The mechanism of a front that comes to another group than main when main has let its client in."""
 UNREAD_FACTOR = 4
 """How many times `output_bytes_max` may wait for a peer that does not read before we take no more from it."""
 FRAMES_A_TURN = 256
@@ -94,7 +98,9 @@ class StreamConnection:
         self.peer = peer
         self.closed = False
         self.state = State.OPENING
-        self._reader = FrameReader(min(HELLO_BYTES_MAX, self.config.frame_bytes_max))
+        # What a front tells of its client may be longer than what the client has told it: patterns are of any length.
+        hello_bytes = FRONT_HELLO_BYTES_MAX if peer.front else HELLO_BYTES_MAX
+        self._reader = FrameReader(min(hello_bytes, self.config.frame_bytes_max))
         self._unread = b""
         """What arrived and was not taken yet, from a frame's beginning on."""
         self._requests: Requests | None = None
@@ -236,16 +242,39 @@ class StreamConnection:
         if self.state is not State.OPENING or op != "hello" or not frame.request:
             raise CommandInvalid(reason=f"'{op}' is not expected before the answer to 'hello'")
         mechanism = hello.text("mechanism", "PLAIN")
+        if mechanism == VOUCHED and self.peer.front and self.services.broker.group != MAIN:
+            self._admit_vouched(frame.request, hello)
+            return
         if mechanism not in MECHANISMS:
             raise hello.wrong("mechanism", " or ".join(MECHANISMS))
         password = hello.raw("password") or ""
         if not isinstance(password, str):
-            raise hello.wrong("password", "text")
+            raise CommandInvalid(reason="hello: field 'password' must be text")
+        group = hello.text("group", "")
+        if group and group != self.services.broker.group and not self.peer.front:
+            # A front asks main about its client before it goes to the group that the client wants.
+            raise NotAllowed(
+                reason=f"this is a broker of group '{self.services.broker.group}', not of '{group}'; connect to a front"
+            )
+        self._begin_login(frame.request, hello)
+        self.services.authenticate(self, Login(mechanism, hello.text("user", ""), password, self.peer))
+
+    def _begin_login(self, request: int, hello: Fields) -> None:
         self._client = _client_facts(hello.raw("client"))
         self._vhost = hello.text("vhost", "/")
-        self._hello = frame.request
+        self._hello = request
         self.state = State.LOGIN
-        self.services.authenticate(self, Login(mechanism, hello.text("user", ""), password, self.peer))
+
+    def _admit_vouched(self, request: int, hello: Fields) -> None:
+        """Main has let the client in, says a front that has proven who it is; what follows are the client's own words."""
+        self._begin_login(request, hello)
+        user, allowed = hello.text("user"), hello.inner("permissions")
+        self._admit(
+            user,
+            PermissionSpec(
+                user, self._vhost, allowed.long("configure"), allowed.long("write"), allowed.long("read")
+            ),
+        )
 
     def verdict(self, verdict: Verdict) -> None:
         if self.state is not State.LOGIN:
@@ -254,15 +283,19 @@ class StreamConnection:
             self.services.note("warning", "login refused", connection=str(self.peer), reason=verdict.reason)
             self._leave(LoginRefused(reason="the login was refused; the broker's log has the details"))
             return
+        self._admit(verdict.user)
+
+    def _admit(self, user: str, patterns: PermissionSpec | None = None) -> None:
+        """Open the virtual host, if this user may."""
         try:
             session = self.services.broker.open_session(
-                self._vhost, verdict.user, self, str(self.peer), "stream"
+                self._vhost, user, self, str(self.peer), "stream", patterns=patterns
             )
             self._requests = Requests(self, session)
         except TidemarkError as error:
             self._fail(error)
             return
-        self._user = verdict.user
+        self._user = user
         self._reader.frame_bytes_max = self.config.frame_bytes_max
         self._blocked = self.services.broker.blocked
         self.state = State.OPEN
@@ -272,6 +305,7 @@ class StreamConnection:
             self._hello,
             {
                 "node": self.services.name,
+                "group": self.services.broker.group,
                 "version": __version__,
                 "cluster": [one["address"] for one in cluster["members"] if one["address"]],
                 **cluster,
@@ -286,7 +320,7 @@ class StreamConnection:
             "connection opened",
             connection=str(self.peer),
             protocol="stream",
-            user=verdict.user,
+            user=user,
             vhost=self._vhost,
         )
 
@@ -345,7 +379,11 @@ class StreamConnection:
         self.answer(request, {"closed": True})
 
     def members(self) -> dict[str, Any]:
-        return following.told(self.services.topology(), self.services, self.peer.tls, _address(self.peer))
+        told = following.told(self.services.topology(), self.services, self.peer.tls, _address(self.peer))
+        if self.peer.front:
+            # Its way is through a front: members may be out of its reach, and those of other groups do not know it.
+            told["members"] = [{**one, "address": ""} for one in told["members"]]
+        return told
 
     def works(self) -> list[Work]:
         return [work for work in self._open.values() if work is not None]

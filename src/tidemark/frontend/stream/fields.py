@@ -49,6 +49,11 @@ class Fields:
             raise self._wrong(name, "text of at most 255 bytes", value)
         return value
 
+    def long(self, name: str) -> str:
+        """A string of any length, as a pattern is."""
+        value: str = self._of(name, str, "text")
+        return value
+
     @overload
     def number(self, name: str, *, least: int = 0) -> int: ...
     @overload

@@ -23,7 +23,7 @@ from tidemark.frontend.stream.work import Link
 
 READS = frozenset(
     {
-        "info", "list", "get", "snapshot", "read", "close", "cut", "lag", "diff", "follow", "pins", "safe", "heads",
+        "info", "list", "partitions", "get", "snapshot", "read", "close", "cut", "lag", "diff", "follow", "pins", "safe", "heads",
         "members",
     }
 )  # fmt: skip

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tidemark.broker.session import Session
+from tidemark.broker.streams import partitions
 from tidemark.broker.streams.commit import Batch, Committed, Copy, Move, Operation, Publish, Put, Take
 from tidemark.broker.streams.cuts import PIECES, Cutter
 from tidemark.broker.streams.marks import Mark
@@ -103,19 +104,38 @@ class Requests:
     def _declare(self, request: int, fields: Fields, _: memoryview) -> None:
         name = fields.text("stream")
         safe_at = self._streams.declare(name, fields.table("arguments"))
-        described = _described(self._streams.stream(name, None))
-        self._link.answer_when_durable(request, described, catalog=safe_at)
+        self._link.answer_when_durable(request, self._told(name), catalog=safe_at)
+
+    def _told(self, name: str) -> dict[str, Any]:
+        """What is known here of a stream: all, or in which group it lives."""
+        group = self._streams.elsewhere(name)
+        if group:
+            return {"name": name, "group": group, "arguments": self._session.queue(name).spec.arguments}
+        return _described(self._streams.stream(name, None))
 
     def _delete(self, request: int, fields: Fields, _: memoryview) -> None:
-        safe_at = self._streams.delete(fields.text("stream"))
+        safe_at = self._streams.delete(fields.text("stream"), stand_in=fields.flag("stand_in", False))
+        self._link.answer_when_durable(request, {}, catalog=safe_at)
+
+    def _partition(self, request: int, fields: Fields, _: memoryview) -> None:
+        name = fields.text("stream")
+        count, groups = fields.number("count", least=1), fields.texts("groups")
+        safe_at = partitions.declare(self._streams, name, count, groups, fields.table("arguments"))
+        self._link.answer_when_durable(request, asdict(partitions.find(self._streams, name)), catalog=safe_at)
+
+    def _partitions(self, request: int, fields: Fields, _: memoryview) -> None:
+        found = partitions.find(self._streams, fields.text("stream"), partial=fields.flag("partial", False))
+        self._link.answer(request, asdict(found))
+
+    def _unpartition(self, request: int, fields: Fields, _: memoryview) -> None:
+        safe_at = partitions.delete(self._streams, fields.text("stream"))
         self._link.answer_when_durable(request, {}, catalog=safe_at)
 
     def _info(self, request: int, fields: Fields, _: memoryview) -> None:
         self._link.answer(request, _described(self._streams.stream(fields.text("stream"), "read")))
 
     def _list(self, request: int, _: Fields, __: memoryview) -> None:
-        streams = [self._streams.stream(name, "read") for name in self._streams.names()]
-        self._link.answer(request, {"streams": [_described(stream) for stream in streams]})
+        self._link.answer(request, {"streams": [self._told(name) for name in self._streams.names()]})
 
     def _truncate(self, request: int, fields: Fields, _: memoryview) -> None:
         self._begin_truncation(request, fields.text("stream"), _place(fields, "upto"), tell=False)
@@ -552,6 +572,9 @@ OPERATIONS: dict[str, Callable[[Requests, int, Fields, memoryview], None]] = {
     "truncate": Requests._truncate,
     "purge": Requests._purge,
     "put": Requests._put,
+    "partition": Requests._partition,
+    "partitions": Requests._partitions,
+    "unpartition": Requests._unpartition,
     "commit": Requests._commit,
     "producer": Requests._producer,
     "forget": Requests._forget,

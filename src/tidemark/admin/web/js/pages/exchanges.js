@@ -13,7 +13,7 @@ import { openPublish } from "./messages.js";
 import { drawPolicy } from "./queue.js";
 import { hostField } from "./queues.js";
 
-const TYPES = [["direct", "direct: the key is the binding's"], ["fanout", "fanout: to all that are bound"], ["topic", "topic: keys with * and #"], ["headers", "headers: by header values"], ["x-consistent-hash", "x-consistent-hash: spread by key"]];
+const TYPES = [["direct", "direct: the key is the binding's"], ["fanout", "fanout: to all that are bound"], ["topic", "topic: keys with * and #"], ["headers", "headers: by header values"], ["x-partition", "x-partition: one of several, by a hash of the key"]];
 const MAPPED_MAX = 400;
 
 const marks = (one) => [one.durable && badge("D", "", "durable: it survives a restart"), one.auto_delete && badge("AD", "", "auto-delete"), one.internal && badge("I", "", "internal: only other exchanges publish to it"), one.policy && badge(one.policy, "accent", `policy: ${one.policy}`),
@@ -65,7 +65,7 @@ function declareExchange(page) {
       { name: "durable", label: "Durable", kind: "check", value: true, hint: "It survives a restart of the broker." },
       { name: "auto_delete", label: "Auto-delete", kind: "check", hint: "It is deleted when nothing is bound to it any more." },
       { name: "internal", label: "Internal", kind: "check", hint: "Clients cannot publish to it; other exchanges can." },
-      { name: "arguments", label: "Arguments", kind: "pairs", known: [["alternate-exchange", "text", "Alternate exchange"]] },
+      { name: "arguments", label: "Arguments", kind: "pairs", known: [["alternate-exchange", "text", "Alternate exchange"], ["x-partitions", "number", "Partitions (x-partition)"], ["x-partition-key", "text", "Partitioned by"]] },
     ],
     submit: async ({ vhost, name, ...rest }) => {
       await put(`/exchanges${at(vhost, name)}`, rest);
