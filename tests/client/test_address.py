@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidemark.client.address import WAIT_S_MAX, Address, Endpoints, parse_url
+from tidemark.client.address import WAIT_S_MAX, Address, Endpoints, parse_url, with_group
 
 A, B, C = Address("a", 1), Address("b", 2), Address("c", 3)
 
@@ -30,6 +30,22 @@ def test_what_a_url_leaves_out_is_the_usual(url: str) -> None:
 def test_the_scheme_with_an_s_is_tls_on_its_own_port() -> None:
     target = parse_url("tidemarks://host")
     assert target.tls and target.addresses == (Address("host", 5671),)
+
+
+def test_a_url_may_name_a_group_of_the_cluster() -> None:
+    target = parse_url("tidemark://u:p@a,b/shop?group=s%201")
+    assert (target.group, target.vhost, len(target.addresses)) == ("s 1", "shop", 2)
+    assert parse_url("tidemark://a/").group is None
+    assert with_group("tidemark://a/v", "s 1") == "tidemark://a/v?group=s%201"
+    assert with_group("tidemark://a/v?group=x", "s2") == "tidemark://a/v?group=s2"
+    assert with_group("tidemark://a/v?group=x", "") == "tidemark://a/v"
+
+
+@pytest.mark.parametrize("group", ["", "a&b=c", "x@host/", "a?b"])
+def test_a_group_that_cannot_be_is_refused_and_nothing_is_shown(group: str) -> None:
+    with pytest.raises(ValueError, match="name of one group") as caught:
+        parse_url(f"tidemark://u:secret?group={group}")
+    assert "secret" not in str(caught.value)
 
 
 def test_an_address_shows_as_it_is_written() -> None:

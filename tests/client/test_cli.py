@@ -17,6 +17,7 @@ from pyarrow import parquet
 import tidemark.client
 from tidemark.cli import main
 from tidemark.client import Client
+from tidemark.model.partitions import partition_of
 
 Run = Callable[..., str]
 
@@ -281,3 +282,117 @@ def test_a_stream_is_truncated_and_purged(run: Run, name: str) -> None:
     assert json.loads(run("stream", "purge", name, "--json")) == {"stream": name, "ended": 2}
     assert run("stream", "snapshot", name) == ""
     assert "newest sequence" in run("stream", "truncate", name, str(10**15), code=1)
+
+
+# Partitioned streams ----------------------------------------------------------------------------------
+
+
+def test_a_partitioned_stream_is_created_shown_used_and_dropped(run: Run, name: str) -> None:
+    run("stream", "create", name, "--partitions", "3")
+    for key in ("a", "b", "c", "d"):
+        run("stream", "put", name, key, f"value of {key}")
+    assert run("stream", "get", name, "c") == "value of c"
+    run("stream", "delete", name, "c")
+    assert "no value" in run("stream", "get", name, "c", code=1)
+
+    shown = run("stream", "show", name)
+    assert [line.split()[:2] for line in shown.splitlines()[1:]] == [
+        [f"{name}-{n}", "main"] for n in range(3)
+    ]
+    assert sum(one["live"] for one in json.loads(run("stream", "show", name, "--json"))) == 3
+    assert re.search(rf"^name +{name}-1$", run("stream", "show", name, "--partition", "1"), re.MULTILINE)
+    assert re.search(rf"^{name}-2 .* main$", run("stream", "list"), re.MULTILINE)
+
+    run("stream", "drop", name)
+    assert "no stream" in run("stream", "show", name, code=1)
+    assert "no stream" in run("stream", "drop", name, code=1)
+
+
+def test_a_partition_can_be_chosen_but_not_a_wrong_one(run: Run, name: str) -> None:
+    run("stream", "create", name, "--partitions", "2")
+    right = partition_of(b"k", 2)
+    run("stream", "put", name, "k", "v", "--partition", str(right))
+    assert run("stream", "get", name, "k", "--partition", str(right)) == "v"
+    assert "no value" in run("stream", "get", name, "k", "--partition", str(1 - right), code=1)
+
+    problem = f"key 'k' belongs to partition {right} of '{name}', not to {1 - right}"
+    assert problem in run("stream", "put", name, "k", "v", "--partition", str(1 - right), code=2)
+    assert problem in run("stream", "put", name, "--partition", str(1 - right), stdin=b"k\tv\n", code=2)
+    assert problem in run("stream", "delete", name, "k", "--partition", str(1 - right), code=2)
+    assert "partitions 0 to 1, and no 2" in run("stream", "show", name, "--partition", "2", code=2)
+
+
+def test_lines_are_split_by_their_keys_and_the_same_input_again_stores_nothing_twice(
+    run: Run, name: str
+) -> None:
+    run("stream", "create", name, "--partitions", "3", "--key", "log")
+    lines = b"".join(b"k%d\tv%d\n" % (n, n) for n in range(50)) + b"no key\n" * 7
+    printed = run("stream", "put", name, "--producer", "import", "--batch", "10", stdin=lines)
+    assert printed == "57 rows stored in 3 of 3 partitions\n"
+    again = json.loads(
+        run("stream", "put", name, "--producer", "import", "--batch", "17", "--json", stdin=lines)
+    )
+    assert again == {"rows": 0, "partitions": [None] * 3}
+    more = run("stream", "put", name, "--producer", "import", stdin=lines + b"k1\tnew\n")
+    assert more == "1 rows stored in 1 of 3 partitions\n"
+    assert run("stream", "put", name, stdin=b"k1\tw\nk2\tw\n").startswith("2 rows stored in ")
+    assert sum(one["live"] for one in json.loads(run("stream", "show", name, "--json"))) == 60
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "arrow", "parquet"])
+def test_a_snapshot_has_all_partitions_or_the_one_that_is_chosen(
+    run: Run, name: str, tmp_path: Path, form: str
+) -> None:
+    run("stream", "create", name, "--partitions", "3")
+    run("stream", "put", name, stdin=b"".join(b"k%02d\tv\n" % n for n in range(20)))
+    file = tmp_path / "rows"
+    told = run("stream", "snapshot", name, "--format", form, "--out", str(file), err=True)
+    assert re.findall(r"^partition (\d): \d+ values .* verified$", told, re.MULTILINE) == ["0", "1", "2"]
+    match form:
+        case "parquet":
+            assert parquet.read_table(file).num_rows == 20
+        case "arrow":
+            assert pa.ipc.open_stream(file.read_bytes()).read_all().num_rows == 20
+        case _:
+            assert len(file.read_text().splitlines()) == 20 + (form == "csv")
+
+    one = run("stream", "snapshot", name, "--partition", "1", "--after", "1")
+    assert {partition_of(str(row["key"]).encode(), 3) for row in lines(one)} == {1}
+    assert "--partition" in run("stream", "snapshot", name, "--after", "1", code=2)
+
+
+def test_a_tail_of_all_partitions_says_where_each_row_is(run: Run, name: str) -> None:
+    run("stream", "create", name, "--partitions", "3")
+    run("stream", "put", name, stdin=b"".join(b"k%02d\tv\n" % n for n in range(20)))
+    rows = lines(run("stream", "tail", name, "--from", "first", "--idle", "0.3", "--markers", "--json"))
+    assert {row["partition"] for row in rows if "marker" in row} == {0, 1, 2}
+    found = [row for row in rows if "key" in row]
+    assert len(found) == 20
+    assert all(partition_of(str(row["key"]).encode(), 3) == row["partition"] for row in found)
+
+    text = run("stream", "tail", name, "--consumer", "printer", "--idle", "0.3").splitlines()
+    assert {line.split("\t")[0] for line in text} == {"0", "1", "2"} and len(text) == 20
+    assert run("stream", "tail", name, "--consumer", "printer", "--idle", "0.3") == ""
+    one = lines(run("stream", "tail", name, "--partition", "2", "--from", "0", "--idle", "0.3", "--json"))
+    assert [row["key"] for row in one] == [row["key"] for row in found if row["partition"] == 2]
+    assert "with --partition" in run("stream", "tail", name, "--from", "7", code=2)
+
+
+def test_what_is_done_with_one_stream_only_says_so(run: Run, name: str) -> None:
+    run("stream", "create", name, "--partitions", "2", "--groups", "main")
+    for command in (["pins", name], ["marks", name], ["purge", name], ["diff", name, "0", "1"]):
+        assert f"one of {name}-0 to {name}-1" in run("stream", *command, code=2)
+    assert run("stream", "purge", f"{name}-0") == f"0 rows of {name}-0 have ended\n"
+    assert "--partitions" in run("stream", "create", name, "--groups", "main", code=2)
+
+
+def test_a_partitioned_stream_that_misses_a_partition_says_so_and_is_made_whole_or_dropped(
+    run: Run, name: str
+) -> None:
+    run("stream", "create", name, "--partitions", "2")
+    run("stream", "drop", f"{name}-1")
+    assert f"partition 1 of stream '{name}'" in run("stream", "show", name, code=1)
+    run("stream", "create", name, "--partitions", "2")
+    run("stream", "drop", f"{name}-0")
+    run("stream", "drop", name)
+    assert f"no stream '{name}'" in run("stream", "show", name, code=1)

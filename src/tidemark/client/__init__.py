@@ -30,6 +30,7 @@ from tidemark.client.errors import (
     TimedOut,
     Unconfirmed,
 )
+from tidemark.client.partitioned import Partitioned
 from tidemark.client.reading import Batch
 from tidemark.client.values import Cut, Lag, Mark, Marker, MemberInfo, PinInfo, Receipt, Row, StreamInfo
 from tidemark.errors import (
@@ -39,6 +40,7 @@ from tidemark.errors import (
     MemberBehind,
     NotHere,
     PinExpired,
+    StreamElsewhere,
     StreamReset,
 )
 
@@ -62,6 +64,7 @@ __all__ = [
     "NotConnected",
     "NotHere",
     "PackageMissing",
+    "Partitioned",
     "PinExpired",
     "PinInfo",
     "ProducerClash",
@@ -69,6 +72,7 @@ __all__ = [
     "RequestTooLarge",
     "Row",
     "Stream",
+    "StreamElsewhere",
     "StreamInfo",
     "StreamReset",
     "TimedOut",

@@ -1,6 +1,7 @@
 """Where brokers are: the URL, and whom to try next after how long.
 
     tidemark://user:password@host:port,host:port/vhost        tidemarks:// is the same over TLS
+    tidemark://…/vhost?group=s1                               one group of a cluster, through its fronts
 
 `Endpoints` is the list as a machine: it names the next address and how long to wait before it. One round over
 the list is immediate; after each round without success the wait doubles, with dice, so that a thousand clients
@@ -14,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 DEFAULT_PORT = 5672
 DEFAULT_TLS_PORT = 5671
@@ -40,6 +41,8 @@ class Target:
     password: str = field(repr=False)
     vhost: str
     tls: bool
+    group: str | None = None
+    """Of a cluster of several groups, the one to use; None: main, which knows all."""
 
 
 def parse_url(url: str) -> Target:
@@ -48,6 +51,12 @@ def parse_url(url: str) -> Target:
     Raises:
         ValueError: it is not such a URL.
     """
+    url, asked, options = url.partition("?group=")
+    if asked and (not options or any(sign in options for sign in "@/&?")):
+        # Nothing of the URL is shown: it may be the password that was cut in two here.
+        raise ValueError(
+            "'?group=' in a URL is followed by the name of one group and nothing else; in a user or password write ? as %3F"
+        )
     scheme, found, rest = url.partition("://")
     if not found or scheme not in ("tidemark", "tidemarks"):
         raise ValueError(f"{_hidden(url)!r} is not a URL such as tidemark://user:password@host:5672/vhost")
@@ -68,7 +77,14 @@ def parse_url(url: str) -> Target:
         password=unquote(password) if at and colon else "guest",
         vhost=unquote(path) or "/",
         tls=tls,
+        group=unquote(options) if asked else None,
     )
+
+
+def with_group(url: str, group: str) -> str:
+    """The URL, for a group of the cluster that it leads to; the empty one is main."""
+    plain = url.partition("?group=")[0]
+    return f"{plain}?group={quote(group, safe='')}" if group else plain
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:

@@ -16,10 +16,10 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from tidemark.client import exchange, protocol
 from tidemark.client import operations as ops
@@ -28,7 +28,9 @@ from tidemark.client.cluster import DIRECT_S_MAX, NOT_LET_IN, Cluster, Dialling,
 from tidemark.client.errors import ClientClosed, NotConnected, TimedOut
 from tidemark.client.exchange import Exchange
 from tidemark.client.numbering import Numbering
+from tidemark.client.opening import Opening
 from tidemark.client.operations import Call, Changes, Header, Named, Numbered, View, stream_name
+from tidemark.client.partitioned_aio import AsyncPartitioned
 from tidemark.client.passes import OfDiff, OfSnapshot, OfView, Passes
 from tidemark.client.reading import (
     Batch,
@@ -53,6 +55,7 @@ from tidemark.client.values import (
     Lag,
     Mark,
     MemberInfo,
+    Partition,
     PinInfo,
     Receipt,
     Row,
@@ -69,42 +72,22 @@ from tidemark.client.waiting import (
     left_until,
     sentence_of,
 )
-from tidemark.errors import MemberBehind, NotHere, PinExpired, StreamReset, TidemarkError
+from tidemark.errors import (
+    MemberBehind,
+    NotFound,
+    NotHere,
+    PinExpired,
+    StreamElsewhere,
+    StreamReset,
+    TidemarkError,
+)
+from tidemark.model.wiring import MAIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-
-
-class _Closable(Protocol):
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-C = TypeVar("C", bound=_Closable)
-
-
-class Opening(Generic[C]):
-    """Something on its way: await it, or let `async with` open and close it."""
-
-    def __init__(self, opening: Awaitable[C]) -> None:
-        self._opening = opening
-        self._opened: C | None = None
-
-    def __await__(self) -> Generator[Any, Any, C]:
-        return self._opening.__await__()
-
-    async def __aenter__(self) -> C:
-        self._opened = await self._opening
-        return self._opened
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._opened is not None
-        await self._opened.__aexit__(kind, error, trace)
+Frame = tuple[Header, memoryview]
 
 
 # One connection -------------------------------------------------------------------------------------
@@ -290,6 +273,7 @@ class AsyncClient:
         tls: ssl.SSLContext | None = None,
         name: str = "tidemark-python",
         read_from: ReadFrom = "leader",
+        group: str | None = None,
     ) -> None:
         self.timeout = timeout
         self._target = target
@@ -300,6 +284,9 @@ class AsyncClient:
         self._seen = Seen()
         self._writes = Route(target, reads=False)
         self._reads = self._writes if read_from == "leader" else Route(target, reads=True)
+        self._group = target.group if group is None else group
+        self._parent: AsyncClient | None = None
+        self._groups: dict[str, AsyncClient] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -312,10 +299,37 @@ class AsyncClient:
     async def close(self) -> None:
         """Say goodbye."""
         self._closed = True
+        for other in list(self._groups.values()):
+            await other.close()
         for route in (self._writes, self._reads):
             if route.current is not None:
                 route.current.close()
         await asyncio.sleep(0)  # the transports close in the next turn of the loop
+
+    @property
+    def group_name(self) -> str:
+        """The group of the cluster that this client is connected to."""
+        if self._group is not None:
+            return self._group
+        link = self._writes.current
+        return MAIN if link is None else str(link.welcome.get("group") or MAIN)
+
+    def group(self, name: str) -> AsyncClient:
+        """A client of another group of the cluster, over the same addresses. See `blocking.Client.group`."""
+        if name == self.group_name:
+            return self
+        if self._parent is not None:
+            return self._parent.group(name)
+        if self._closed:
+            raise ClientClosed
+        kept = self._groups.get(name)
+        if kept is None or kept._closed:
+            kept = self._groups[name] = AsyncClient(
+                self._target, timeout=self.timeout, tls=self._tls, name=self._name,
+                read_from=self._cluster.read_from, group=name,
+            )  # fmt: skip
+            kept._parent = self
+        return kept
 
     async def members(self) -> list[MemberInfo]:
         """Who is in the cluster, and what each is for."""
@@ -341,16 +355,87 @@ class AsyncClient:
         wanted = ops.stream_arguments(
             key, shards, max_age, max_bytes, tombstone_lease, history, pin_bytes_max, arguments
         )
-        await self.call(ops.declare(name, wanted) if create else ops.info(name))
-        return AsyncStream(self, name)
+        if create and self.group_name != MAIN:
+            # Main knows all streams, and counts them: one that it has not heard of would be nobody's.
+            wanted = {"x-group": self.group_name, **wanted}
+            return await self.group(MAIN).stream(name, create=True, arguments=wanted)
+        try:
+            found = await self.call(ops.declare(name, wanted) if create else ops.info(name))
+        except StreamElsewhere as elsewhere:
+            return await self.group(elsewhere.group).stream(name)
+        if not found.group or found.group == self.group_name:
+            return AsyncStream(self, name)
+        there = self.group(found.group)
+        await there.call(ops.declare(name, {**found.facts.get("arguments", {}), **wanted}))
+        return AsyncStream(there, name)
 
     async def streams(self) -> list[StreamInfo]:
-        """All streams of the virtual host."""
-        return await self.call(ops.list_streams())
+        """All streams of the virtual host, in all groups."""
+        found = [ops.placed(one, self.group_name) for one in await self.call(ops.list_streams())]
+        elsewhere = {one.group for one in found} - {self.group_name}
+        there = [one for group in sorted(elsewhere) for one in await self.group(group).streams()]
+        described = {(one.group, one.name): one for one in there}
+        return [described.get((one.group, one.name), one) for one in found]
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream with everything in it."""
-        await self.call(ops.delete_stream(name))
+        main = self.group(MAIN)
+        try:
+            await main.call(ops.delete_stream(name))
+        except StreamElsewhere as elsewhere:
+            await self._delete_there(Partition(name, elsewhere.group))
+            await main.call(ops.delete_stream(name, stand_in=True))
+
+    async def _delete_there(self, one: Partition) -> None:
+        """Delete a stream in its group; it may be gone, when this was begun before."""
+        with contextlib.suppress(NotFound):
+            await self.group(one.group).call(ops.delete_stream(one.stream))
+
+    # Partitioned streams ------------------------------------------------------------------------
+
+    async def partitioned(
+        self,
+        name: str,
+        *,
+        create: int | None = None,
+        groups: Sequence[str] | None = None,
+        key: KeyRule | None = None,
+        shards: int | None = None,
+        max_age: str | None = None,
+        max_bytes: int | None = None,
+        tombstone_lease: float | None = None,
+        history: float | None = None,
+        pin_bytes_max: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> AsyncPartitioned:
+        """One name for several streams, over which keys are spread. See `blocking.Client.partitioned`."""
+        main = self.group(MAIN)
+        if create is None:
+            layout = await main.call(ops.partitions(name))
+        else:
+            wanted = ops.stream_arguments(
+                key, shards, max_age, max_bytes, tombstone_lease, history, pin_bytes_max, arguments
+            )
+            layout = await main.call(ops.partition(name, create, groups, wanted))
+            for one in layout.partitions:
+                if one.group != main.group_name:
+                    there = {**one.arguments, **wanted, "x-group": one.group}
+                    await self.group(one.group).call(ops.declare(one.stream, there))
+        return AsyncPartitioned(
+            name, [AsyncStream(self.group(one.group), one.stream) for one in layout.partitions]
+        )
+
+    async def delete_partitioned(self, name: str) -> None:
+        """Delete a partitioned stream with everything in its partitions."""
+        main = self.group(MAIN)
+        layout = await main.call(ops.partitions(name, partial=True))
+        elsewhere = [one for one in layout.partitions if one.group != main.group_name]
+        # First in the groups, any of which may be out of reach: with all names still here it can be done again.
+        for one in elsewhere:
+            await self._delete_there(one)
+        for one in layout.partitions:
+            await main.call(ops.delete_stream(one.stream, stand_in=one in elsewhere))
+        await main.call(ops.unpartition(name))
 
     async def heads(
         self, streams: Sequence[str], *, after: Mapping[str, int] | None = None, wait: float = 0
@@ -501,7 +586,7 @@ class AsyncClient:
         try:
             async with asyncio.timeout(left_until(deadline)):
                 machine = protocol.Connection(
-                    target.user, target.password, target.vhost, self._name, reads=reads
+                    target.user, target.password, target.vhost, self._name, reads=reads, group=self._group
                 )
                 _, link = await asyncio.get_running_loop().create_connection(
                     lambda: Link(machine, address, self._seen, reads=reads),
@@ -526,11 +611,14 @@ def connect_async(
     tls: ssl.SSLContext | None = None,
     name: str = "tidemark-python",
     read_from: ReadFrom = "leader",
+    group: str | None = None,
 ) -> Opening[AsyncClient]:
     """A client that is logged in: `async with connect_async(url) as db`. See `blocking.connect`."""
 
     async def opened() -> AsyncClient:
-        client = AsyncClient(parse_url(url), timeout=timeout, tls=tls, name=name, read_from=read_from)
+        client = AsyncClient(
+            parse_url(url), timeout=timeout, tls=tls, name=name, read_from=read_from, group=group
+        )
         await client.link()
         return client
 
@@ -551,16 +639,22 @@ class AsyncStream:
     def name(self) -> str:
         return self._name
 
+    @property
+    def client(self) -> AsyncClient:
+        """The client of the group that it lives in: what writes to it together is a transaction of that one."""
+        return self._client
+
     def __repr__(self) -> str:
         return f"<AsyncStream {self._name!r}>"
 
     async def info(self) -> StreamInfo:
         """Counts, shards, sequences, as they are now."""
-        return await self._client.call(ops.info(self._name))
+        return ops.placed(await self._client.call(ops.info(self._name)), self._client.group_name)
 
     async def grow(self, shards: int) -> StreamInfo:
         """Spread the keys over more shards, while everything goes on."""
-        return await self._client.call(ops.declare(self._name, {"x-stream-shards": shards}))
+        grown = await self._client.call(ops.declare(self._name, {"x-stream-shards": shards}))
+        return ops.placed(grown, self._client.group_name)
 
     async def truncate(self, upto: Position) -> int:
         """End everything up to and with a sequence, as retention does. How many rows that were.
@@ -944,6 +1038,8 @@ class AsyncFollower:
         self._lease = lease
         self._wanted: Batch | None = None
         self._moving: tuple[Link, Pending, Batch] | None = None
+        self.next_frame: Callable[[Link, Pending], Awaitable[Frame | None]] = self._frame
+        """How it waits for what comes next; who follows several streams at once has a way of his own."""
         self._iterating: AsyncGenerator[Batch, None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -1017,11 +1113,7 @@ class AsyncFollower:
     async def _batches(self, link: Link, pending: Pending) -> AsyncIterator[Batch]:
         following = self._following
         while True:
-            deadline = None if self._idle is None else time.monotonic() + self._idle
-            try:
-                frame = await link.next(pending, deadline)
-            except NoAnswerYet:
-                return
+            frame = await self.next_frame(link, pending)
             if frame is None:
                 return
             batch = following.arrived(*frame, link.history)
@@ -1033,6 +1125,14 @@ class AsyncFollower:
             if following.done(batch):
                 self._wanted = batch
             await self._move()
+
+    async def _frame(self, link: Link, pending: Pending) -> Frame | None:
+        """What comes next; None: nothing for long enough."""
+        deadline = None if self._idle is None else time.monotonic() + self._idle
+        try:
+            return await link.next(pending, deadline)
+        except NoAnswerYet:
+            return None
 
     def _call(self, batch: Batch) -> Call[None]:
         return self._following.mark(batch)

@@ -33,6 +33,7 @@ from tidemark.client.errors import ClientClosed, NotConnected, TimedOut
 from tidemark.client.exchange import Exchange, Pending
 from tidemark.client.numbering import Numbering
 from tidemark.client.operations import Call, Changes, Header, Named, Numbered, View, stream_name
+from tidemark.client.partitioned import Partitioned
 from tidemark.client.passes import OfDiff, OfSnapshot, OfView, Passes
 from tidemark.client.reading import (
     Batch,
@@ -57,6 +58,7 @@ from tidemark.client.values import (
     Lag,
     Mark,
     MemberInfo,
+    Partition,
     PinInfo,
     Receipt,
     Row,
@@ -73,12 +75,22 @@ from tidemark.client.waiting import (
     left_until,
     sentence_of,
 )
-from tidemark.errors import MemberBehind, NotHere, PinExpired, StreamReset, TidemarkError
+from tidemark.errors import (
+    MemberBehind,
+    NotFound,
+    NotHere,
+    PinExpired,
+    StreamElsewhere,
+    StreamReset,
+    TidemarkError,
+)
+from tidemark.model.wiring import MAIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+Frame = tuple[Header, memoryview]
 
 READ_BYTES = 256 << 10
 FLUSH_S = 10.0
@@ -151,6 +163,16 @@ class Link(Exchange[Pending]):
             return pending.frames.popleft()
         self.result(pending, deadline)
         return None
+
+    def cancel(self, pending: Pending) -> None:
+        """Whoever waits for this answer waits no longer: he finds it lost."""
+        with self._changed:
+            sends = self._forget(pending, close=True)
+            pending.lost = "nobody wants it any more"
+            self._changed.notify_all()
+        if sends:
+            # The answer to this wakes the thread that reads.
+            self._flush(time.monotonic() + FLUSH_S)
 
     def credit(self, pending: Pending, size: int) -> None:
         with self._changed:
@@ -336,6 +358,7 @@ class Client:
         tls: ssl.SSLContext | None = None,
         name: str = "tidemark-python",
         read_from: ReadFrom = "leader",
+        group: str | None = None,
     ) -> None:
         self._target = target
         self._timeout = timeout
@@ -346,6 +369,10 @@ class Client:
         self._seen = Seen()
         self._writes = Route(target, reads=False)
         self._reads = self._writes if read_from == "leader" else Route(target, reads=True)
+        self._group = target.group if group is None else group
+        self._parent: Client | None = None
+        self._groups: dict[str, Client] = {}
+        self._grouping = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -358,6 +385,10 @@ class Client:
     def close(self) -> None:
         """Say goodbye. Calls that wait in other threads end with `ClientClosed`."""
         self._closing.set()
+        with self._grouping:
+            others = list(self._groups.values())
+        for other in others:
+            other.close()
         for route in (self._writes, self._reads):
             if (link := route.current) is not None:
                 link.close()
@@ -371,6 +402,36 @@ class Client:
     def reading_from(self) -> str:
         """The name of the broker that this client reads from."""
         return str(self.reader().welcome.get("node", ""))
+
+    @property
+    def group_name(self) -> str:
+        """The group of the cluster that this client is connected to."""
+        if self._group is not None:
+            return self._group
+        link = self._writes.current
+        return MAIN if link is None else str(link.welcome.get("group") or MAIN)
+
+    def group(self, name: str) -> Client:
+        """A client of another group of the cluster, over the same addresses, which are those of fronts.
+
+        It is made once, connects when it is first used, and is closed with this one. What `stream` and `partitioned`
+        give is of the right group already; transactions and producers are of one group.
+        """
+        if name == self.group_name:
+            return self
+        if self._parent is not None:
+            return self._parent.group(name)
+        with self._grouping:
+            if self._closing.is_set():
+                raise ClientClosed
+            kept = self._groups.get(name)
+            if kept is None or kept._closing.is_set():
+                kept = self._groups[name] = Client(
+                    self._target, timeout=self._timeout, tls=self._tls, name=self._name,
+                    read_from=self._cluster.read_from, group=name,
+                )  # fmt: skip
+                kept._parent = self
+            return kept
 
     def members(self) -> list[MemberInfo]:
         """Who is in the cluster, and what each is for; a broker that stands alone is its only member."""
@@ -394,6 +455,8 @@ class Client:
     ) -> Stream:
         """A stream that exists; with `create`, one that is made if it does not.
 
+        One that lives in another group of the cluster is found and made there: `Stream.client` is then that group's.
+
         Args:
             key: where a message's key comes from: `explicit` (put with a key), `routing-key`, `message-id` or
                 `header:<name>`.
@@ -412,16 +475,97 @@ class Client:
         wanted = ops.stream_arguments(
             key, shards, max_age, max_bytes, tombstone_lease, history, pin_bytes_max, arguments
         )
-        self.call(ops.declare(name, wanted) if create else ops.info(name))
-        return Stream(self, name)
+        if create and self.group_name != MAIN:
+            # Main knows all streams, and counts them: one that it has not heard of would be nobody's.
+            wanted = {"x-group": self.group_name, **wanted}
+            return self.group(MAIN).stream(name, create=True, arguments=wanted)
+        try:
+            found = self.call(ops.declare(name, wanted) if create else ops.info(name))
+        except StreamElsewhere as elsewhere:
+            return self.group(elsewhere.group).stream(name)
+        if not found.group or found.group == self.group_name:
+            return Stream(self, name)
+        there = self.group(found.group)
+        there.call(ops.declare(name, {**found.facts.get("arguments", {}), **wanted}))
+        return Stream(there, name)
 
     def streams(self) -> list[StreamInfo]:
-        """All streams of the virtual host."""
-        return self.call(ops.list_streams())
+        """All streams of the virtual host, in all groups."""
+        found = [ops.placed(one, self.group_name) for one in self.call(ops.list_streams())]
+        elsewhere = {one.group for one in found} - {self.group_name}
+        there = [one for group in sorted(elsewhere) for one in self.group(group).streams()]
+        described = {(one.group, one.name): one for one in there}
+        return [described.get((one.group, one.name), one) for one in found]
 
     def delete_stream(self, name: str) -> None:
         """Delete a stream with everything in it."""
-        self.call(ops.delete_stream(name))
+        main = self.group(MAIN)
+        try:
+            main.call(ops.delete_stream(name))
+        except StreamElsewhere as elsewhere:
+            self._delete_there(Partition(name, elsewhere.group))
+            main.call(ops.delete_stream(name, stand_in=True))
+
+    def _delete_there(self, one: Partition) -> None:
+        """Delete a stream in its group; it may be gone, when this was begun before."""
+        with contextlib.suppress(NotFound):
+            self.group(one.group).call(ops.delete_stream(one.stream))
+
+    # Partitioned streams ------------------------------------------------------------------------
+
+    def partitioned(
+        self,
+        name: str,
+        *,
+        create: int | None = None,
+        groups: Sequence[str] | None = None,
+        key: KeyRule | None = None,
+        shards: int | None = None,
+        max_age: str | None = None,
+        max_bytes: int | None = None,
+        tombstone_lease: float | None = None,
+        history: float | None = None,
+        pin_bytes_max: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Partitioned:
+        """One name for several streams, over which keys are spread; with `create`, of so many, made if they are not there.
+
+        Each is a stream like any other, in a group of its own if there are groups. No order and no transaction spans two of them;
+        the versions of one key are in order, for a key is always in the same one. Their number is for ever.
+
+        Args:
+            groups: where they live, in turn; by default in all groups but main, or where there are no others, in main.
+            key, shards, …: of each of the streams, as in `stream`.
+
+        Raises:
+            NotFound: it does not exist, and `create` was not given.
+            PreconditionFailed: it exists and has another number of partitions, or other properties.
+        """
+        main = self.group(MAIN)
+        if create is None:
+            layout = main.call(ops.partitions(name))
+        else:
+            wanted = ops.stream_arguments(
+                key, shards, max_age, max_bytes, tombstone_lease, history, pin_bytes_max, arguments
+            )
+            layout = main.call(ops.partition(name, create, groups, wanted))
+            for one in layout.partitions:
+                if one.group != main.group_name:
+                    there = {**one.arguments, **wanted, "x-group": one.group}
+                    self.group(one.group).call(ops.declare(one.stream, there))
+        return Partitioned(name, [Stream(self.group(one.group), one.stream) for one in layout.partitions])
+
+    def delete_partitioned(self, name: str) -> None:
+        """Delete a partitioned stream with everything in its partitions."""
+        main = self.group(MAIN)
+        layout = main.call(ops.partitions(name, partial=True))
+        elsewhere = [one for one in layout.partitions if one.group != main.group_name]
+        # First in the groups, any of which may be out of reach: with all names still here it can be done again.
+        for one in elsewhere:
+            self._delete_there(one)
+        for one in layout.partitions:
+            main.call(ops.delete_stream(one.stream, stand_in=one in elsewhere))
+        main.call(ops.unpartition(name))
 
     def heads(
         self, streams: Sequence[str], *, after: Mapping[str, int] | None = None, wait: float = 0
@@ -596,7 +740,9 @@ class Client:
         if self._tls is not None:
             sock = self._tls.wrap_socket(sock, server_hostname=address.host)
         target = self._target
-        machine = protocol.Connection(target.user, target.password, target.vhost, self._name, reads=reads)
+        machine = protocol.Connection(
+            target.user, target.password, target.vhost, self._name, reads=reads, group=self._group
+        )
         link = Link(sock, machine, address, self._seen, reads=reads)
         try:
             link.open(deadline)
@@ -613,6 +759,7 @@ def connect(
     tls: ssl.SSLContext | None = None,
     name: str = "tidemark-python",
     read_from: ReadFrom = "leader",
+    group: str | None = None,
 ) -> Client:
     """A client that is logged in.
 
@@ -626,12 +773,14 @@ def connect(
         read_from: which member of a cluster reads go to: the `leader`; a `tail` (of a chain its last member, else a
             backup); or `any`. Where there is none of that kind they go to one that there is. What was once seen is
             seen there, too.
+        group: of a cluster of several groups, the one that this client is to use: through a front. By default main, which
+            knows all streams; see `Client.group`.
 
     Raises:
         NotConnected: nobody answers.
         LoginRefused: wrong user or password.
     """
-    client = Client(parse_url(url), timeout=timeout, tls=tls, name=name, read_from=read_from)
+    client = Client(parse_url(url), timeout=timeout, tls=tls, name=name, read_from=read_from, group=group)
     client.link()
     return client
 
@@ -650,16 +799,22 @@ class Stream:
     def name(self) -> str:
         return self._name
 
+    @property
+    def client(self) -> Client:
+        """The client of the group that it lives in: what writes to it together is a transaction of that one."""
+        return self._client
+
     def __repr__(self) -> str:
         return f"<Stream {self._name!r}>"
 
     def info(self) -> StreamInfo:
         """Counts, shards, sequences, as they are now."""
-        return self._client.call(ops.info(self._name))
+        return ops.placed(self._client.call(ops.info(self._name)), self._client.group_name)
 
     def grow(self, shards: int) -> StreamInfo:
         """Spread the keys over more shards, while everything goes on."""
-        return self._client.call(ops.declare(self._name, {"x-stream-shards": shards}))
+        grown = self._client.call(ops.declare(self._name, {"x-stream-shards": shards}))
+        return ops.placed(grown, self._client.group_name)
 
     def truncate(self, upto: Position) -> int:
         """End everything up to and with a sequence, as retention does. How many rows that were.
@@ -1112,6 +1267,8 @@ class Follower:
         self._lease = lease
         self._wanted: Batch | None = None
         self._moving: tuple[Link, Pending, Batch] | None = None
+        self.next_frame: Callable[[Link, Pending], Frame | None] = self._frame
+        """How it waits for what comes next; who follows several streams at once has a way of his own."""
 
     def __iter__(self) -> Iterator[Batch]:
         client, following, anew = self._client, self._following, False
@@ -1171,11 +1328,7 @@ class Follower:
     def _batches(self, link: Link, pending: Pending) -> Iterator[Batch]:
         following = self._following
         while True:
-            deadline = None if self._idle is None else time.monotonic() + self._idle
-            try:
-                frame = link.next(pending, deadline)
-            except NoAnswerYet:
-                return
+            frame = self.next_frame(link, pending)
             if frame is None:
                 return
             batch = following.arrived(*frame, link.history)
@@ -1187,6 +1340,14 @@ class Follower:
             if following.done(batch):
                 self._wanted = batch
             self._move()
+
+    def _frame(self, link: Link, pending: Pending) -> Frame | None:
+        """What comes next; None: nothing for long enough."""
+        deadline = None if self._idle is None else time.monotonic() + self._idle
+        try:
+            return link.next(pending, deadline)
+        except NoAnswerYet:
+            return None
 
     def _call(self, batch: Batch) -> Call[None]:
         return self._following.mark(batch)

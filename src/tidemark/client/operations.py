@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from tidemark.client.rows import Writes, arrow_payload, is_arrow, properties_of, rows_of
@@ -21,9 +21,11 @@ from tidemark.client.values import (
     Head,
     KeyRule,
     Lag,
+    Layout,
     Mark,
     Marker,
     MemberInfo,
+    Partition,
     PinInfo,
     Receipt,
     Row,
@@ -125,8 +127,10 @@ def declare(stream: str, arguments: Header) -> Call[StreamInfo]:
     return Call({"op": "declare", "stream": stream, "arguments": arguments}, _info)
 
 
-def delete_stream(stream: str) -> Call[None]:
-    return Call({"op": "delete", "stream": stream}, _nothing, takes_away=True)
+def delete_stream(stream: str, *, stand_in: bool = False) -> Call[None]:
+    """`stand_in`: of a stream that lives in another group, forget the name."""
+    header: Header = {"op": "delete", "stream": stream}
+    return Call(header | ({"stand_in": True} if stand_in else {}), _nothing, takes_away=True)
 
 
 def info(stream: str) -> Call[StreamInfo]:
@@ -154,7 +158,34 @@ def _stream_info(facts: Header) -> StreamInfo:
         facts=facts,
         floor=facts.get("floor", 0),
         purged=facts.get("purged", 0),
+        group=facts.get("group") or "",
     )
+
+
+def placed(info: StreamInfo, group: str) -> StreamInfo:
+    """A stream that was described on a connection to this group; one that lives elsewhere has said so itself."""
+    return info if info.group else replace(info, group=group, facts={**info.facts, "group": group})
+
+
+def partition(name: str, count: int, groups: Sequence[str] | None, arguments: Header) -> Call[Layout]:
+    header: Header = {"op": "partition", "stream": name, "count": count, "arguments": arguments}
+    return Call(header | ({} if groups is None else {"groups": list(groups)}), _layout)
+
+
+def partitions(name: str, *, partial: bool = False) -> Call[Layout]:
+    header: Header = {"op": "partitions", "stream": name}
+    return Call(header | ({"partial": True} if partial else {}), _layout, reads=True)
+
+
+def unpartition(name: str) -> Call[None]:
+    return Call({"op": "unpartition", "stream": name}, _nothing, takes_away=True)
+
+
+def _layout(header: Header, _payload: memoryview) -> Layout:
+    found = tuple(
+        Partition(one["stream"], one["group"], one.get("arguments") or {}) for one in header["partitions"]
+    )
+    return Layout(header["name"], header["key"], found)
 
 
 def members() -> Call[list[MemberInfo]]:
@@ -245,7 +276,7 @@ def _encoded(rows: Writes | Any) -> tuple[Header, Sequence[Buffer]]:
 
 def writes(rows: Any) -> Writes | Any:
     """What `put` takes, from whatever a caller has: Arrow as it is, anything else row by row."""
-    if is_arrow(rows):
+    if isinstance(rows, Writes) or is_arrow(rows):
         return rows
     collected = Writes()
     collected.put_all(rows)

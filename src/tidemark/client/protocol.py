@@ -94,9 +94,16 @@ class Connection:
     """The client's side of one connection; thrown away when it has ended."""
 
     def __init__(
-        self, user: str, password: str, vhost: str, name: str = "tidemark-python", *, reads: bool = False
+        self,
+        user: str,
+        password: str,
+        vhost: str,
+        name: str = "tidemark-python",
+        *,
+        reads: bool = False,
+        group: str | None = None,
     ) -> None:
-        """`reads`: any member of a cluster may serve it that can."""
+        """`reads`: any member of a cluster may serve it that can; `group`: of which group of the cluster."""
         self.state = State.GREETING
         self.welcome: dict[str, Any] = {}
         """What the hello was answered; of the cluster, what was heard last (`refresh`)."""
@@ -119,6 +126,7 @@ class Connection:
                 "password": password,
                 "vhost": vhost,
                 "client": {"name": name, "version": __version__},
+                **({} if group is None else {"group": group}),
             }
         )
 

@@ -179,6 +179,27 @@ class StreamInfo:
     floor: int = 0
     """As in `Head`."""
     purged: int = 0
+    group: str = ""
+    """The group of the cluster that it lives in; of one that has no groups, `main`."""
+
+
+class Partition(NamedTuple):
+    """One of the streams of a partitioned stream."""
+
+    stream: str
+    group: str
+    arguments: Mapping[str, Any] = {}
+    """What it was declared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the partitions of a partitioned stream are, in their order."""
+
+    name: str
+    key: str
+    """What decides of a message that is published to it: `routing-key`, or `header:<name>`."""
+    partitions: tuple[Partition, ...]
 
 
 def octets(value: Bytes) -> bytes:
