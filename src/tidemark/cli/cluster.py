@@ -33,6 +33,7 @@ app = typer.Typer(
 
 DIRECTORY = Path("tidemark-cluster")
 NODES_MAX = 9
+CHAINS_MAX = 9
 WATCH_S = 0.5
 UP_COLUMNS = ("name", "state", "amqp", "admin", "peer", "pid")
 GROUP_MODES = ("standby", "chain")
@@ -80,6 +81,15 @@ def up(
             help="A group of its own, with fronts before all; give it several times. main is always there.",
         ),
     ] = None,
+    chains: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=CHAINS_MAX,
+            help="So many groups s1, s2, … in the mode chain, for the partitions of streams.",
+            show_default=False,
+        ),
+    ] = 0,
     directory: Directory = DIRECTORY,
     etcd: Annotated[
         str, typer.Option(metavar="HOST:PORT,…", help="An etcd that runs; without it one is started.")
@@ -102,12 +112,13 @@ def up(
     starts the same cluster.
 
     With --group main=standby --group fast=chain there are members main-n1, main-n2, … and fast-n1, fast-n2, …, and fronts
-    n1, n2, …, which clients connect to. At first the k-th group is led on node k.
+    n1, n2, …, which clients connect to. At first the k-th group is led on node k. --chains 3 is --group s1=chain
+    --group s2=chain --group s3=chain: every node is head of one chain, middle of another and tail of a third.
     """
     from tidemark.cli.serve import parse_assignments
     from tidemark.cli.trial import STATE_FILE, Trial
 
-    groups = _groups(group or [], mode)
+    groups = _groups([*(group or []), *(f"s{number}=chain" for number in range(1, chains + 1))], mode)
     new = not (directory / STATE_FILE).exists()
     if not new:
         trial = Trial.load(directory)

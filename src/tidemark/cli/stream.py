@@ -2,7 +2,8 @@
 
 Each command is a few calls of `tidemark.client`. Rows on standard output are text for people or, with `--json`,
 one JSON object a line; keys and values that are no UTF-8 are written as `key_base64` and `value_base64`, and `put`
-reads the same. Progress of long reads goes to standard error, and only to a terminal.
+reads the same. Progress of long reads goes to standard error, and only to a terminal. A name that is no stream's may be
+that of a partitioned one; what cannot be done with all partitions at once says so.
 
 Invariant: a file that `snapshot` was asked to write appears whole, with a marker that was checked, or not at all.
 """
@@ -18,18 +19,24 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from itertools import islice
+from itertools import dropwhile, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from tidemark.cli import CommandError
 from tidemark.cli.output import details, show
+from tidemark.errors import NotFound
+from tidemark.model.partitions import partition_of
 
 if TYPE_CHECKING:
-    from tidemark.client import Client, Row
+    from tidemark.client import Batch, Client, Partitioned, Row, Stream
     from tidemark.client.blocking import Rows
+    from tidemark.client.partitioned import Parts
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 app = typer.Typer(
     help="Use streams: put, get, snapshot, tail; pins, marks and differences.", no_args_is_help=True
@@ -38,6 +45,7 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Name = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")]
 Key = Annotated[str, typer.Argument(help="The key.")]
+Partition = Annotated[int | None, typer.Option(min=0, help="Of a partitioned stream, only this one.")]
 Columns = Annotated[
     str,
     typer.Option(
@@ -46,6 +54,8 @@ Columns = Annotated[
     ),
 ]
 BATCH_ROWS = 1000
+Line = tuple[int, tuple[Any, ...]]
+"""Its number, and the row that it has."""
 FORMATS = ("jsonl", "csv", "arrow", "parquet")
 
 
@@ -73,6 +83,56 @@ def _client(url: str, timeout: float) -> Client:
         raise CommandError(f"--url: {problem}", 2) from None
 
 
+def _either(of_a_stream: Callable[[], T], of_a_partitioned: Callable[[], U]) -> T | U:
+    """Do it with the stream of a name, or if there is none with the partitioned one."""
+    try:
+        return of_a_stream()
+    except NotFound as missing:
+        try:
+            return of_a_partitioned()
+        except NotFound as problem:
+            # One that is there, but not whole, has more to say.
+            raise (missing if "no partitioned stream" in str(problem) else problem) from None
+
+
+def _found(db: Client, name: str, partition: int | None = None) -> Stream | Partitioned:
+    """The stream of this name, or else the partitioned one, or of that one partition."""
+    if partition is None:
+        return _either(lambda: db.stream(name), lambda: db.partitioned(name))
+    parts = db.partitioned(name).partitions
+    if partition >= len(parts):
+        raise CommandError(f"stream '{name}' has the partitions 0 to {len(parts) - 1}, and no {partition}", 2)
+    return parts[partition]
+
+
+def _one(db: Client, name: str) -> Stream:
+    """The stream of this name, for what is done with one only."""
+    from tidemark.client import Partitioned
+
+    found = _found(db, name)
+    if not isinstance(found, Partitioned):
+        return found
+    raise CommandError(
+        f"stream '{name}' is partitioned; do this with one of {found.partitions[0].name} to "
+        f"{found.partitions[-1].name}",
+        2,
+    )
+
+
+def _place(db: Client, name: str, partition: int | None) -> Callable[[bytes | None], None]:
+    """Sees that a key is not written to a partition where nobody would look for it."""
+    count = 0 if partition is None else len(db.partitioned(name))
+
+    def check(key: bytes | None) -> None:
+        if partition is None or key is None or (right := partition_of(key, count)) == partition:
+            return
+        raise CommandError(
+            f"key '{_shown(key)}' belongs to partition {right} of '{name}', not to {partition}", 2
+        )
+
+    return check
+
+
 # Streams ------------------------------------------------------------------------------------------
 
 
@@ -94,20 +154,34 @@ def create(
         float | None, typer.Option(help="Seconds that deletes wait for consumers that are away.")
     ] = None,
     pin_bytes_max: Annotated[int | None, typer.Option(help="What pins may keep at most.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Make so many streams under one name; for ever.")
+    ] = None,
+    groups: Annotated[
+        str,
+        typer.Option(
+            help="Groups that the partitions go to in turn, with commas.", show_default="all but main"
+        ),
+    ] = "",
 ) -> None:
     """Create a stream, or see that it is there with the same properties."""
+    if groups and partitions is None:
+        raise CommandError("--groups is for a stream with --partitions", 2)
+    properties: dict[str, Any] = {
+        "key": key,
+        "shards": shards,
+        "max_age": max_age,
+        "max_bytes": max_bytes,
+        "history": history,
+        "tombstone_lease": tombstone_lease,
+        "pin_bytes_max": pin_bytes_max,
+    }
     with context.obj() as db:
-        db.stream(
-            name,
-            create=True,
-            key=key,
-            shards=shards,
-            max_age=max_age,
-            max_bytes=max_bytes,
-            history=history,
-            tombstone_lease=tombstone_lease,
-            pin_bytes_max=pin_bytes_max,
-        )
+        if partitions is None:
+            db.stream(name, create=True, **properties)
+        else:
+            where = [one.strip() for one in groups.split(",")] if groups else None
+            db.partitioned(name, create=partitions, groups=where, **properties)
 
 
 @app.command("list")
@@ -115,15 +189,33 @@ def list_streams(context: typer.Context, as_json: Json = False) -> None:
     """All streams of the virtual host that you may read."""
     with context.obj() as db:
         found = [dict(one.facts) for one in db.streams()]
-    columns = ("name", "key", "shards", "live", "live_bytes", "tombstones", "boundary", "pins", "marks")
+    columns = (
+        "name",
+        "key",
+        "shards",
+        "live",
+        "live_bytes",
+        "tombstones",
+        "boundary",
+        "pins",
+        "marks",
+        "group",
+    )
     show(found, columns, as_json=as_json)
 
 
 @app.command("show")
-def show_stream(context: typer.Context, name: Name, as_json: Json = False) -> None:
-    """Everything about one stream."""
+def show_stream(
+    context: typer.Context, name: Name, partition: Partition = None, as_json: Json = False
+) -> None:
+    """Everything about one stream, or the partitions of a partitioned one."""
     with context.obj() as db:
-        facts = dict(db.stream(name).info().facts)
+        info = _found(db, name, partition).info()
+    if isinstance(info, list):
+        columns = ("name", "group", "key", "shards", "live", "live_bytes", "tombstones", "last_seq")
+        show([dict(one.facts) for one in info], columns, as_json=as_json)
+        return
+    facts = dict(info.facts)
     if as_json:
         print(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
@@ -136,7 +228,7 @@ def grow(
 ) -> None:
     """Spread a stream over more shards, while everything goes on."""
     with context.obj() as db:
-        print(f"{name} has {db.stream(name).grow(shards).shards} shards")
+        print(f"{name} has {_one(db, name).grow(shards).shards} shards")
 
 
 @app.command()
@@ -148,7 +240,7 @@ def truncate(
 ) -> None:
     """End everything up to a sequence, as retention does; pins go on to show it."""
     with context.obj() as db:
-        ended = db.stream(name).truncate(upto)
+        ended = _one(db, name).truncate(upto)
     _line(
         {"stream": name, "ended": ended}, f"{ended} rows of {name} up to sequence {upto} have ended", as_json
     )
@@ -158,15 +250,15 @@ def truncate(
 def purge(context: typer.Context, name: Name, as_json: Json = False) -> None:
     """End all that is in a stream; consumers that come back are told to start over."""
     with context.obj() as db:
-        ended = db.stream(name).purge()
+        ended = _one(db, name).purge()
     _line({"stream": name, "ended": ended}, f"{ended} rows of {name} have ended", as_json)
 
 
 @app.command()
 def drop(context: typer.Context, name: Name) -> None:
-    """Delete a stream with everything in it, its marks and its pins."""
+    """Delete a stream, or a partitioned one, with everything in it, its marks and its pins."""
     with context.obj() as db:
-        db.delete_stream(name)
+        _either(lambda: db.delete_stream(name), lambda: db.delete_partitioned(name))
 
 
 # Rows -----------------------------------------------------------------------------------------------
@@ -194,45 +286,93 @@ def put(
     batch: Annotated[
         int, typer.Option(min=1, help="Lines that are stored together, all or none.")
     ] = BATCH_ROWS,
+    partition: Partition = None,
     as_json: Json = False,
 ) -> None:
     """Store a row, or all rows of standard input.
 
     A line is a JSON object, {"key": "k", "value": "v", "headers": {}, "deleted": false}, or key, separator and
-    value, or in a stream without keys just the value.
+    value, or in a stream without keys just the value. Lines of a partitioned stream are stored together, all or none,
+    within each partition.
     """
+    from tidemark.client import Partitioned
+
     headers = _headers(header)
     if key is None and (headers or expected is not None):
         raise CommandError("--header and --expected are for a row that is given as KEY VALUE", 2)
     with context.obj() as db:
         if key is not None:
             raw = sys.stdin.buffer.read() if value in (None, "-") else str(value).encode()
-            receipt = db.stream(name).put(key, raw, headers=headers, expected=expected)
+            _place(db, name, partition)(key.encode())
+            receipt = _found(db, name, partition).put(key, raw, headers=headers, expected=expected)
             _receipt(receipt, as_json)
             return
-        stored, last = _put_lines(db, name, separator, producer, batch)
+        stream = _found(db, name, partition)
+        lines = _lines(separator, _place(db, name, partition))
+        if isinstance(stream, Partitioned):
+            _put_parts(stream, lines, producer, batch, as_json)
+            return
+        stored, last = _put_lines(stream, lines, producer, batch)
     if as_json:
         print(json.dumps({"rows": stored, **({} if last is None else last._asdict())}))
     else:
         print(f"{stored} rows stored" + ("" if last is None else f", the last at sequence {last.sequence}"))
 
 
-def _put_lines(db: Client, name: str, separator: str, producer: str | None, batch: int) -> tuple[int, Any]:
-    lines = enumerate(sys.stdin.buffer, 1)
+def _lines(separator: str, check: Callable[[bytes | None], None]) -> Iterator[Line]:
+    """The rows of standard input with the numbers of their lines."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        row = _parsed(line, number, separator)
+        check(row[0])
+        yield number, row
+
+
+def _put_lines(stream: Stream, lines: Iterator[Line], producer: str | None, batch: int) -> tuple[int, Any]:
     stored, last = 0, None
-    numbered = None if producer is None else db.producer(producer)
+    # A producer is of the group that the stream lives in.
+    numbered = None if producer is None else stream.client.producer(producer)
     if numbered is not None:
-        for _ in islice(lines, numbered.last):
-            pass  # these are stored since an earlier run
-    stream = db.stream(name)
-    while rows := [(number, _parsed(line, number, separator)) for number, line in islice(lines, batch)]:
+        lines = dropwhile(lambda line: line[0] <= numbered.last, lines)  # stored since an earlier run
+    while rows := list(islice(lines, batch)):
         pairs = [row for _, row in rows]
         if numbered is None:
             last = stream.put_many(pairs)
         else:
-            last = numbered.put_many(name, pairs, number=rows[-1][0])
+            last = numbered.put_many(stream, pairs, number=rows[-1][0])
         stored += len(rows)
     return stored, last
+
+
+def _put_parts(
+    stream: Partitioned, lines: Iterator[Line], producer: str | None, batch: int, as_json: bool
+) -> None:
+    """The same for a partitioned stream."""
+    stored, count = 0, len(stream)
+    last: list[Any] = [None] * count
+    numbered = None if producer is None else stream.producer(producer)
+    while rows := list(islice(lines, batch)):
+        if numbered is None:
+            receipts = stream.put_many([row for _, row in rows])
+            stored += len(rows)
+        else:
+            receipts = [None] * count
+            parts: dict[int, list[Line]] = {}
+            for number, row in rows:
+                # Without a key the line's number says where, so that it is the same next time.
+                at = number % count if row[0] is None else partition_of(row[0], count)
+                if number > numbered.producers[at].last:
+                    parts.setdefault(at, []).append((number, row))
+            for at, mine in parts.items():
+                pairs = [row for _, row in mine]
+                receipts[at] = numbered.producers[at].put_many(
+                    stream.partitions[at], pairs, number=mine[-1][0]
+                )
+                stored += len(mine)
+        last = [new or old for new, old in zip(receipts, last, strict=True)]
+    if as_json:
+        print(json.dumps({"rows": stored, "partitions": [one and one._asdict() for one in last]}))
+    else:
+        print(f"{stored} rows stored in {sum(one is not None for one in last)} of {count} partitions")
 
 
 def _parsed(line: bytes, number: int, separator: str) -> tuple[Any, ...]:
@@ -283,10 +423,12 @@ def _receipt(receipt: Any, as_json: bool) -> None:
 
 
 @app.command()
-def get(context: typer.Context, name: Name, key: Key, as_json: Json = False) -> int:
+def get(
+    context: typer.Context, name: Name, key: Key, partition: Partition = None, as_json: Json = False
+) -> int:
     """Print the newest value of a key; exit 1 when it has none."""
     with context.obj() as db:
-        row = db.stream(name).get(key)
+        row = _found(db, name, partition).get(key)
     if row is None:
         raise CommandError(f"stream '{name}' has no value for key '{key}'")
     if as_json:
@@ -305,11 +447,13 @@ def delete(
     name: Name,
     key: Key,
     expected: Annotated[int | None, typer.Option(help="Only if the key is at this sequence.")] = None,
+    partition: Partition = None,
     as_json: Json = False,
 ) -> None:
     """Delete a key. To delete a whole stream, see 'drop'."""
     with context.obj() as db:
-        _receipt(db.stream(name).delete(key, expected=expected), as_json)
+        _place(db, name, partition)(key.encode())
+        _receipt(_found(db, name, partition).delete(key, expected=expected), as_json)
 
 
 @app.command()
@@ -329,27 +473,44 @@ def tail(
     restart: Annotated[
         bool, typer.Option("--restart", help="Start over when the consumer was away for too long.")
     ] = False,
+    partition: Partition = None,
     as_json: Json = False,
 ) -> None:
-    """Print rows as they come, until it is interrupted."""
+    """Print rows as they come, until it is interrupted; of a partitioned stream behind the number of their partition."""
+    from tidemark.client import Partitioned
+
     begin = None if consumer is not None else _start(start)
     with context.obj() as db:
-        follower = db.stream(name).follow(
+        stream = _found(db, name, partition)
+        if isinstance(begin, int) and isinstance(stream, Partitioned):
+            raise CommandError(f"a sequence is one of a partition: give --from {begin} with --partition", 2)
+        follower = stream.follow(
             consumer,
             start=begin,
             idle=idle,
             on_reset="restart" if restart else "raise",
         )
-        for batch in follower:
-            if batch.reset:
-                _line({"reset": True}, "-- start over: forget all rows before", as_json)
-            for row in batch:
-                _print_row(row, as_json)
-            if markers and batch.marker is not None:
-                marker = batch.marker
-                words = f"-- boundary at {marker.end}: {marker.count} values, {marker.tombstones} deletes"
-                _line({"marker": _marker(marker)}, words, as_json)
-            sys.stdout.flush()
+        for found in follower:
+            if isinstance(found, tuple):
+                _print_batch(found[1], markers, as_json, {"partition": found[0]}, f"{found[0]}\t")
+            else:
+                _print_batch(found, markers, as_json)
+
+
+def _print_batch(
+    batch: Batch, markers: bool, as_json: bool, facts: dict[str, Any] | None = None, head: str = ""
+) -> None:
+    """Print a batch; `facts` and `head` say of which partition it is."""
+    facts = facts or {}
+    if batch.reset:
+        _line(facts | {"reset": True}, f"{head}-- start over: forget all rows before", as_json)
+    for row in batch:
+        _line(facts | _plain(row) if as_json else {}, head + _text_of(row), as_json)
+    if markers and batch.marker is not None:
+        marker = batch.marker
+        words = f"-- boundary at {marker.end}: {marker.count} values, {marker.tombstones} deletes"
+        _line(facts | {"marker": _marker(marker)}, head + words, as_json)
+    sys.stdout.flush()
 
 
 def _start(text: str) -> Any:
@@ -368,16 +529,13 @@ def _time(text: str, option: str) -> datetime:
 
 
 def _line(facts: dict[str, Any], words: str, as_json: bool) -> None:
-    print(json.dumps(facts) if as_json else words)
+    print(json.dumps(facts, ensure_ascii=False) if as_json else words)
 
 
-def _print_row(row: Row, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(_plain(row), ensure_ascii=False))
-        return
+def _text_of(row: Row) -> str:
     value = "(deleted)" if row.deleted else _shown(row.value)
     key = [] if row.key is None else [_shown(row.key)]
-    print("\t".join([str(row.sequence), row.time.isoformat(timespec="milliseconds"), *key, value]))
+    return "\t".join([str(row.sequence), row.time.isoformat(timespec="milliseconds"), *key, value])
 
 
 def _shown(raw: bytes) -> str:
@@ -427,11 +585,16 @@ def snapshot(
     key_from: Annotated[str | None, typer.Option(help="Only keys from this one on …")] = None,
     key_to: Annotated[str | None, typer.Option(help="… and below this one.")] = None,
     columns: Columns = "",
+    partition: Partition = None,
 ) -> None:
     """Write what a stream holds, frozen and verified against the broker's marker, to a file.
 
-    The last line on standard error has the marker. A file appears only when all of it is there and right.
+    The last line on standard error has the marker, of a partitioned stream one line each. A file appears only when all of it
+    is there and right.
     """
+    from tidemark.client import Partitioned
+    from tidemark.client.partitioned import Parts
+
     if form not in FORMATS:
         raise CommandError(f"--format {form!r} is not one of {', '.join(FORMATS)}", 2)
     if out == "-" and form in ("arrow", "parquet") and sys.stdout.isatty():
@@ -443,9 +606,13 @@ def snapshot(
     if columns:
         part["columns"] = [one.strip() for one in columns.split(",")]
     with context.obj() as db, _progress(f"reading {name}") as progress:
-        stream = db.stream(name)
-        rows: Rows
-        if pin is not None:
+        stream = _found(db, name, partition)
+        rows: Rows | Parts[Any]
+        if isinstance(stream, Partitioned):
+            if after or at is not None or as_of is not None:
+                raise CommandError("--after, --at and --as-of are about one stream: give --partition, too", 2)
+            rows = stream.snapshot(progress=progress) if pin is None else stream.pinned(pin)
+        elif pin is not None:
             rows = stream.pinned(pin)
             part["after"] = after
         elif at is not None or as_of is not None:
@@ -457,17 +624,20 @@ def snapshot(
             _write(rows, form, out, part)
         except ValueError as problem:
             raise CommandError(str(problem), 2) from None
-        marker = rows.marker
-    assert marker is not None
-    verdict = "verified" if marker.verified else "rows counted"
-    print(
-        f"{marker.count} values and {marker.tombstones} deletes up to sequence {marker.end} of history "
-        f"{marker.history}, hash {marker.hash}: {verdict}",
-        file=sys.stderr,
-    )
+        found = rows.markers if isinstance(rows, Parts) else [rows.marker]
+    for number, marker in enumerate(found):
+        assert marker is not None
+        verdict = "verified" if marker.verified else "rows counted"
+        print(
+            f"partition {number}: " if len(found) > 1 else "",
+            f"{marker.count} values and {marker.tombstones} deletes up to sequence {marker.end} of history "
+            f"{marker.history}, hash {marker.hash}: {verdict}",
+            sep="",
+            file=sys.stderr,
+        )
 
 
-def _write(rows: Rows, form: str, out: str, part: dict[str, Any]) -> None:
+def _write(rows: Rows | Parts[Any], form: str, out: str, part: dict[str, Any]) -> None:
     writer = {"jsonl": _write_jsonl, "csv": _write_csv, "arrow": _write_arrow, "parquet": _write_parquet}[
         form
     ]
@@ -489,12 +659,12 @@ def _write(rows: Rows, form: str, out: str, part: dict[str, Any]) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _write_jsonl(rows: Rows, file: IO[bytes], part: dict[str, Any]) -> None:
+def _write_jsonl(rows: Rows | Parts[Any], file: IO[bytes], part: dict[str, Any]) -> None:
     for row in rows.rows(**part):
         file.write(json.dumps(_plain(row), ensure_ascii=False).encode() + b"\n")
 
 
-def _write_csv(rows: Rows, file: IO[bytes], part: dict[str, Any]) -> None:
+def _write_csv(rows: Rows | Parts[Any], file: IO[bytes], part: dict[str, Any]) -> None:
     import io
 
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
@@ -516,19 +686,19 @@ def _text(raw: bytes) -> str:
         return "base64:" + base64.b64encode(raw).decode()
 
 
-def _write_arrow(rows: Rows, file: IO[bytes], part: dict[str, Any]) -> None:
+def _write_arrow(rows: Rows | Parts[Any], file: IO[bytes], part: dict[str, Any]) -> None:
     pa = _pyarrow()
     _write_batches(rows, part, lambda schema: pa.ipc.new_stream(pa.PythonFile(file, "w"), schema))
 
 
-def _write_parquet(rows: Rows, file: IO[bytes], part: dict[str, Any]) -> None:
+def _write_parquet(rows: Rows | Parts[Any], file: IO[bytes], part: dict[str, Any]) -> None:
     pa = _pyarrow()
     from pyarrow import parquet
 
     _write_batches(rows, part, lambda schema: parquet.ParquetWriter(pa.PythonFile(file, "w"), schema))
 
 
-def _write_batches(rows: Rows, part: dict[str, Any], opened: Callable[[Any], Any]) -> None:
+def _write_batches(rows: Rows | Parts[Any], part: dict[str, Any], opened: Callable[[Any], Any]) -> None:
     writer = None
     for batch in rows.batches(**part):
         writer = writer or opened(batch.schema)
@@ -571,7 +741,7 @@ def diff(
 ) -> None:
     """What changed and what was deleted after A, up to B."""
     with context.obj() as db:
-        difference = db.stream(name).diff(a, b)
+        difference = _one(db, name).diff(a, b)
         for row in difference:
             if as_json:
                 print(json.dumps(_plain(row), ensure_ascii=False))
@@ -599,7 +769,7 @@ def pin(
 ) -> None:
     """Keep what a stream holds now readable under a name; the same name again renews it."""
     with context.obj() as db:
-        held = db.stream(name).pin(pin_name, lease=lease, at=at)
+        held = _one(db, name).pin(pin_name, lease=lease, at=at)
     facts = {"pin": pin_name, "sequence": held.sequence, "history": held.history}
     _line(facts, f"pin '{pin_name}' holds '{name}' at sequence {held.sequence}", as_json)
 
@@ -608,14 +778,14 @@ def pin(
 def unpin(context: typer.Context, name: Name, pin_name: Pin) -> None:
     """Let go of a pin; what only it kept is freed."""
     with context.obj() as db:
-        db.stream(name).pinned(pin_name).release()
+        _one(db, name).pinned(pin_name).release()
 
 
 @app.command()
 def pins(context: typer.Context, name: Name, as_json: Json = False) -> None:
     """The pins of a stream and what they keep from being freed."""
     with context.obj() as db:
-        found = [one._asdict() for one in db.stream(name).pins()]
+        found = [one._asdict() for one in _one(db, name).pins()]
     show(found, ("name", "sequence", "lease_until_ms", "bytes_kept"), as_json=as_json)
 
 
@@ -627,7 +797,7 @@ def marks(
 ) -> None:
     """How far the consumers of a stream have come."""
     with context.obj() as db:
-        found = [one._asdict() for one in db.stream(name).marks()]
+        found = [one._asdict() for one in _one(db, name).marks()]
     columns = ("consumer", "sequence", "snapshot_end", "lease_until_ms", "expired", "history")
     show(found, columns, as_json=as_json)
 
@@ -641,11 +811,11 @@ def reset(
 ) -> None:
     """Send a consumer back, or ahead."""
     with context.obj() as db:
-        db.stream(name).reset_mark(consumer, to)
+        _one(db, name).reset_mark(consumer, to)
 
 
 @app.command()
 def forget(context: typer.Context, name: Name, consumer: Consumer) -> None:
     """Forget a consumer and its mark: deletes no longer wait for it."""
     with context.obj() as db:
-        db.stream(name).unregister(consumer)
+        _one(db, name).unregister(consumer)

@@ -454,8 +454,9 @@ class Trial:
 
     @property
     def url(self) -> str:
-        """For Tidemark's own client, which speaks with members only: all of main in one URL."""
-        return f"tidemark://guest:guest@{','.join(self.members[name].amqp for name in self.of(MAIN))}/"
+        """For Tidemark's own client: all fronts, or without fronts all members, in one URL."""
+        places = self.fronts or self.members
+        return f"tidemark://guest:guest@{','.join(place.amqp for place in places.values())}/"
 
     def of(self, group: str) -> list[str]:
         """The members of a group.
@@ -499,22 +500,35 @@ class Trial:
     def spread(self) -> None:
         """Have the k-th group be led on the k-th node. Of new members the first one leads; it hands over.
 
+        From member to member: who has handed over becomes the last, so a chain is turned round, and each node has
+        another place in it from one group to the next: n2 → n3 → n1, n3 → n1 → n2, n1 → n2 → n3.
+
         Raises:
             CommandError: a leader does not want to, or takes too long.
         """
-        wanted = {
-            group: self.of(group)[number % len(self.of(group))] for number, group in enumerate(self.groups)
+        count = self.nodes
+        turns = {
+            group: (number - 1) % count + 1 if mode == "chain" and number else number % count
+            for number, (group, mode) in enumerate(self.groups.items())
         }
-        for group, name in wanted.items():
-            leader = self.leader(group)
-            if leader is not None and leader != name:
-                tell(self.members[leader].admin, "demote", name)
-        for group, name in wanted.items():
-            deadline = time.monotonic() + WHOLE_S
-            while self.leader(group) != name:
-                if time.monotonic() > deadline:
-                    raise CommandError(f"{name} does not lead the group {group} after {WHOLE_S:.0f} s")
-                time.sleep(0.05)
+        for step in range(count):
+            due = {
+                group: (self.of(group)[step], self.of(group)[(step + 1) % count])
+                for group, turn in turns.items()
+                if step < turn and count > 1
+            }
+            for group, (first, heir) in due.items():
+                leader = self.leader(group) or first
+                if leader != heir:
+                    tell(self.members[leader].admin, "demote", heir)
+            for group, (_, heir) in due.items():
+                deadline = time.monotonic() + WHOLE_S
+                while self.leader(group) != heir:
+                    if time.monotonic() > deadline:
+                        raise CommandError(f"{heir} does not lead the group {group} after {WHOLE_S:.0f} s")
+                    time.sleep(0.05)
+            if due:
+                self.wait_whole()
 
     def start_links(self) -> None:
         """Start the proxies, if there are to be any and they do not run."""

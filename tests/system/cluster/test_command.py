@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from system.cluster.cluster import wait_until
 
+import tidemark.client
+
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 
 pytestmark = [
@@ -150,6 +152,34 @@ def test_a_cluster_of_several_groups_is_started_hurt_and_watched_by_hand(shell: 
     wait_until("it serves", lambda: shell.states()["n1"] == "serving")
     assert shell.run("join", "--group", "fast").split() == ["fast-n3"]
     assert "--group" in shell.run("up", "--group", "slow=chain", code=2)
+
+
+@pytest.mark.slow
+def test_three_chains_over_three_nodes_are_laid_out_so_that_each_node_has_every_role_once(
+    shell: Shell,
+) -> None:
+    """K-52: s1: B → C → A, s2: C → A → B, s3: A → B → C, without anybody saying so. K-57: the topology is told to clients."""
+    rows = json.loads(shell.run("up", "--nodes", "3", "--chains", "3", "--json"))
+    front = next(row["amqp"] for row in rows if row["name"] == "n1")
+    with tidemark.client.connect(f"tidemark://{front}/") as db:
+        chains = {
+            group: [(one.name, one.role) for one in db.group(group).members()] for group in ("s1", "s2", "s3")
+        }
+        assert chains == {
+            group: [
+                (f"{group}-{node}", role)
+                for node, role in zip(nodes, ("head", "middle", "tail"), strict=True)
+            ]
+            for group, nodes in (
+                ("s1", ("n2", "n3", "n1")),
+                ("s2", ("n3", "n1", "n2")),
+                ("s3", ("n1", "n2", "n3")),
+            )
+        }
+        orders = db.partitioned("orders", create=3)
+        assert [one.client.group_name for one in orders.partitions] == ["s1", "s2", "s3"]
+        orders.put_many([(f"k{n}", b"v") for n in range(30)])
+        assert sum(1 for _ in orders.snapshot()) == 30
 
 
 def test_wrong_calls_say_what_to_do(shell: Shell) -> None:
