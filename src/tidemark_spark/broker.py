@@ -1,7 +1,8 @@
 """The broker as the connector needs it: one stream, its pins and marks, and rows as Arrow batches.
 
 `Feed` is what planning asks for; `BrokerFeed` asks a broker over one connection of this process, which is kept for the
-next micro-batch. `read` is what tasks do: one slice of a pinned snapshot after the other. Whatever the connection
+next micro-batch. A stream that lives in another group of a cluster is asked for there from the first refusal on, and
+tasks are given that address (`url`). `read` is what tasks do: one slice of a pinned snapshot after the other. Whatever the connection
 does meanwhile, a read goes on behind the last row that it handed on, for the pin shows the same rows again, at every
 member of a cluster and after any of them has failed.
 
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tidemark.client import Client
 from tidemark.client import operations as ops
-from tidemark.client.address import parse_url
+from tidemark.client.address import parse_url, with_group
 from tidemark.client.blocking import Link, Stream
 from tidemark.client.cluster import ReadFrom
 from tidemark.client.errors import ClientClosed, NotConnected, TimedOut
@@ -31,8 +32,8 @@ from tidemark.client.operations import Call, Header
 from tidemark.client.reading import Range, Reading
 from tidemark.client.values import Cut, Receipt
 from tidemark.client.waiting import ASK_LEADER, Lost, NoAnswerYet
-from tidemark.errors import NotFound, PinExpired, TidemarkError
-from tidemark_spark.errors import BrokerAway, DataLost, StreamMissing
+from tidemark.errors import NotFound, PinExpired, StreamElsewhere, TidemarkError
+from tidemark_spark.errors import BrokerAway, ConnectorError, DataLost, StreamMissing, StreamPartitioned
 from tidemark_spark.planning import Slice, Task
 from tidemark_spark.schema import Shaper, asked
 
@@ -107,6 +108,11 @@ class Feed(Protocol):
     """One stream, as planning sees it. Every call may raise BrokerAway, and StreamMissing when there is no stream."""
 
     stream: str
+
+    @property
+    def url(self) -> str:
+        """Where it was found: with the group of the cluster that it lives in."""
+        ...
 
     def identify(self) -> Identity:
         """Which stream it is: another one of the same name has another number."""
@@ -259,6 +265,10 @@ class BrokerFeed:
         self._retry_s = retry_s
         self._place = place
 
+    @property
+    def url(self) -> str:
+        return self._url
+
     def identify(self) -> Identity:
         facts = self._call(ops.info(self.stream)).facts
         lease_ms = facts["arguments"].get("x-stream-tombstone-lease")
@@ -336,9 +346,7 @@ class BrokerFeed:
         if pin is not None:
             view = answers.pop()
             if isinstance(view, TidemarkError):
-                raise (
-                    StreamMissing(stream=self.stream, url=self._place) if isinstance(view, NotFound) else view
-                )
+                raise self._missing() if isinstance(view, NotFound) else view
             made = _pin(pin, view)
         problem = answers.pop() if mark is not None else None
         absent = [name for name, answer in zip(release, answers, strict=True) if isinstance(answer, NotFound)]
@@ -390,6 +398,7 @@ class BrokerFeed:
         Raises:
             BrokerAway: nobody answered for as long as we try.
             StreamMissing: there is no such stream; but what is `absent` is for the caller.
+            StreamPartitioned: it is the name of several.
         """
         patience = Patience(f"stream '{self.stream}' at {self._place}", self._retry_s)
         while True:
@@ -397,12 +406,26 @@ class BrokerFeed:
                 return work(client_of(self._url, self._retry_s))
             except AWAY as problem:
                 patience.failed(problem)
+            except StreamElsewhere as elsewhere:
+                if (home := with_group(self._url, elsewhere.group)) == self._url:
+                    raise
+                self._url = home  # for good: one of this name in another group is another stream
             except absent as problem:
                 if isinstance(problem, NotFound) and not self._exists():
-                    raise StreamMissing(stream=self.stream, url=self._place) from None
+                    raise self._missing() from None
                 raise
             except NotFound:
-                raise StreamMissing(stream=self.stream, url=self._place) from None
+                raise self._missing() from None
+
+    def _missing(self) -> ConnectorError:
+        """Why there is no such stream: it may be the name of several."""
+        try:
+            layout = client_of(self._url, self._retry_s).call(ops.partitions(self.stream))
+        except TidemarkError:
+            return StreamMissing(stream=self.stream, url=self._place)
+        return StreamPartitioned(
+            stream=self.stream, partitions=tuple(one.stream for one in layout.partitions)
+        )
 
     def _exists(self) -> bool:
         try:
@@ -426,6 +449,8 @@ def _together(client: Client, calls: Sequence[Call[Any]]) -> list[Any]:
         for call, pending in zip(calls, waiting, strict=True):
             try:
                 answer = call.answer(*link.result(pending, deadline))
+            except StreamElsewhere:
+                raise
             except TidemarkError as problem:
                 answer = problem
             if isinstance(answer, ops.View):

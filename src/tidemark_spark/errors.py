@@ -326,6 +326,39 @@ class StreamMissing(ConnectorError):
 
 
 @dataclass(eq=False, kw_only=True)
+class StreamPartitioned(ConnectorError):
+    """The name is that of several streams, each with a history of its own: a source of a query reads one of them."""
+
+    code: ClassVar[str] = "spark.stream-partitioned"
+    stream: str
+    partitions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"'{self.stream}' is a partitioned stream ({len(self.partitions)}: {self.partitions[0]} …): read all of it with "
+            f"tidemark_spark.read_partitioned(spark, url=…, stream='{self.stream}', streaming=…), or name one partition"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class GroupsDiffer(ConnectorError):
+    """What is changed in one transaction lives in two groups of the cluster; a transaction is of one."""
+
+    code: ClassVar[str] = "spark.groups-differ"
+    stream: str
+    group: str
+    helper: str
+    helper_group: str
+
+    def __str__(self) -> str:
+        return (
+            f"'{self.stream}' lives in group '{self.group}', but '{self.helper}', which is changed in the same "
+            f"transaction, in group '{self.helper_group}': is there a policy that sends it there? Exclude it, delete "
+            f"'{self.helper}' and run this again"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class DataLost(ConnectorError):
     """Rows, deletes or a pinned snapshot that the query relies on are not there any more."""
 

@@ -452,9 +452,7 @@ class MicroBatches:
             self._forget(pin.name)
             pin = self._replaced(end.pin)
             tasks = self._divided(pin, begin, end)
-        return [
-            read_task(options, self._feed.stream, pin, slices, columns, shown=self._shown) for slices in tasks
-        ]
+        return [read_task(options, self._feed, pin, slices, columns, shown=self._shown) for slices in tasks]
 
     def _divided(self, pin: Pin, begin: Shards, end: Offset) -> list[Task]:
         return plan(
@@ -514,13 +512,13 @@ class MicroBatches:
 
 
 def read_task(
-    options: ReadOptions, stream: str, pin: Pin, slices: Task, columns: tuple[str, ...], **narrowed: Any
+    options: ReadOptions, feed: Feed, pin: Pin, slices: Task, columns: tuple[str, ...], **narrowed: Any
 ) -> ReadTask:
     """What a task needs to know to read its part of a pin."""
     return ReadTask(
-        url=options.url,
+        url=feed.url,
         place=options.place,
-        stream=stream,
+        stream=feed.stream,
         pin=pin.name,
         history=pin.history,
         slices=slices,

@@ -25,7 +25,7 @@ from tidemark.client.blocking import Client
 from tidemark.client.errors import Unconfirmed
 from tidemark.errors import NotFound, TidemarkError
 from tidemark_spark.broker import BrokerFeed, Head
-from tidemark_spark.errors import StreamMissing
+from tidemark_spark.errors import GroupsDiffer, StreamMissing
 from tidemark_spark.micro_batches import MicroBatches
 from tidemark_spark.offsets import Offset
 from tidemark_spark.options import ReadOptions
@@ -57,8 +57,22 @@ class QueueFeed(BrokerFeed):
         self.queue = options.queue
 
     def declare(self) -> None:
-        """Make the stream; it is there from the second time on."""
-        self._try(lambda client: client.stream(self.stream, create=True, key="log"))
+        """Make the stream, where the queue is: a transaction is of one group. It is there from the second time on.
+
+        Raises:
+            GroupsDiffer: it was made in another group than the one that we are connected to.
+        """
+        self._try(self._declare)
+
+    def _declare(self, client: Client) -> None:
+        made = client.stream(self.stream, create=True, key="log").client
+        if made is not client:
+            raise GroupsDiffer(
+                stream=self.queue,
+                group=client.group_name,
+                helper=self.stream,
+                helper_group=made.group_name,
+            )
 
     def take(self, limit: int) -> int:
         """Move messages, at most so many, and say how many there were.

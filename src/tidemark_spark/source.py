@@ -142,7 +142,7 @@ def planned(
             "deleted": narrowing.deleted,
         }
         tasks = [
-            read_task(options, feed.stream, pin, slices, columns, **narrowed)
+            read_task(options, feed, pin, slices, columns, **narrowed)
             for slices in plan(begin, end, limits, lambda part, **how: feed.cut(name, part, **how))
         ]
     except BrokerAway:

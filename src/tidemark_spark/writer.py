@@ -14,10 +14,14 @@ A put into staging needs no number: one that is in doubt is made again, and what
 by nobody. Only commits are numbered, and the producer of a job without a key is forgotten when it is done, so that a
 broker which remembers so many producers does not lose that of a query that is stopped.
 
+A target that lives in another group of a cluster is written there: its staging stream is made in the same group, for a transaction is of
+one. A partitioned stream is several targets. Where a row goes is told by the row itself, so a batch that comes again has the same
+rows for each of them; each is committed by itself, under a producer of its own, and those that have the batch skip it.
+
 A delete is a row with `deleted` true, or, when there is no such column, one whose value is null. Of two rows with one
 key in the same batch the later wins within a partition; between partitions it is open which.
 
-Invariant: a reader of the target sees, for each batch, all of its rows or none, once.
+Invariant: a reader of the target (of a partitioned stream: of one partition) sees, for each batch, all of its rows or none, once.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import (
@@ -52,13 +56,24 @@ from pyspark.sql.types import (
 )
 
 import tidemark.client
-from tidemark.client import NotConnected, Receipt, TimedOut, Unconfirmed
+from tidemark.client import Client, NotConnected, Receipt, TimedOut, Unconfirmed
+from tidemark.client import operations as ops
 from tidemark.client.blocking import Transaction
-from tidemark.errors import ContentTooLarge, DiskFull, NotFound, PublishersBlocked, TidemarkError
+from tidemark.errors import (
+    CommandInvalid,
+    ContentTooLarge,
+    DiskFull,
+    NotFound,
+    PublishersBlocked,
+    TidemarkError,
+)
+from tidemark.model.partitions import partition_of
+from tidemark.model.wiring import MAIN
 from tidemark_spark.errors import (
     BatchTooLarge,
     BrokerAway,
     ColumnsRefused,
+    GroupsDiffer,
     OptionError,
     RowsRefused,
     WriterFenced,
@@ -72,6 +87,8 @@ log = logging.getLogger("tidemark.spark")
 T = TypeVar("T")
 
 CHUNK_BYTES = 8 << 20
+CHUNK_BYTES_LEAST = 256 << 10
+"""The same where a task writes to many partitions, for each of which it holds as much."""
 CHUNK_ROWS = 64 << 10
 CHUNK_ROWS_WITH_HEADERS = 8 << 10
 """One put of a task at most, well below what a client may put at once."""
@@ -93,7 +110,7 @@ TRUNCATE_BYTES = 16 << 20
 """What may lie in a query's staging stream after it was committed."""
 QUERY = "sql.streaming.queryId"
 
-READ_ONLY = frozenset({"stream", "shard", "sequence", "history", "timestamp"})
+READ_ONLY = frozenset({"stream", "shard", "sequence", "history", "timestamp", "partition"})
 """What only a read has: not written, so that what was read from one stream can be written to another as it is."""
 
 _URL = Option(
@@ -122,6 +139,13 @@ SPARKS_OWN = frozenset({"queryname"})
 """What Spark adds to the options of a query's sink by itself; it says nothing about a stream."""
 
 
+class Target(NamedTuple):
+    """A stream that is written to, and the group of the cluster that it lives in."""
+
+    stream: str
+    group: str = MAIN
+
+
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """What a write was told, checked. Plain data: it travels to the tasks."""
@@ -132,6 +156,12 @@ class WriteOptions:
     retry_s: float
     idempotency_key: str | None = None
     atomic: bool = True
+    targets: tuple[Target, ...] = ()
+    """Where the stream was found (`find_target`): one, or in their order the partitions that it is a name for."""
+
+    def producer(self, target: Target, name: str) -> str:
+        """The producer of this name for one of the targets: those of partitions count by themselves."""
+        return name if target.stream == self.stream else f"{name}/{target.stream}"
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -330,7 +360,7 @@ class Part(NamedTuple):
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task wrote: ranges of sequences of the staging stream, both ends included."""
+    """What a task wrote for one target: ranges of sequences of the staging stream, both ends included."""
 
     query: str
     staging: str
@@ -339,6 +369,8 @@ class Staged(WriterCommitMessage):
     """Bytes of each range."""
     histories: list[str] = field(default_factory=list)
     """Of each range: the broker's history that its receipt names."""
+    target: int = 0
+    """Which of the targets."""
 
     @property
     def parts(self) -> list[Part]:
@@ -351,6 +383,17 @@ class Staged(WriterCommitMessage):
     def rows(self) -> int:
         return sum(last - first + 1 for first, last in self.ranges)
 
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+
+@dataclass
+class StagedApart(WriterCommitMessage):
+    """What a task wrote for several targets."""
+
+    parts: list[Staged]
+
 
 class Link:
     """What a process keeps between tasks and batches: a connection, and what it has seen to."""
@@ -359,12 +402,18 @@ class Link:
         self.client = tidemark.client.connect(
             options.url, timeout=min(CALL_S, max(1.0, options.retry_s)), name="tidemark-spark-writer"
         )
+        self.targets: dict[str, tuple[Target, ...]] = {}
+        """Where streams were found."""
         self.known: set[str] = set()
-        """Streams that were found or created."""
+        """Staging streams that were found or created."""
         self.left: dict[str, int] = {}
         """Bytes of committed rows in staging streams that were not truncated since."""
         self.swept = float("-inf")
         """When it last looked for staging streams that are over."""
+
+    def of(self, target: Target) -> Client:
+        """The connection to the group of a target."""
+        return self.client.group(target.group)
 
 
 _links: dict[tuple[int, str], Link] = {}
@@ -410,24 +459,77 @@ def stage(
     return staged
 
 
-def _chunks(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa.Table]:
-    """The same rows, joined and split so that each part is as large as one put may be."""
+def stage_apart(
+    options: WriteOptions,
+    shape: Shape,
+    query: str,
+    staging: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+) -> StagedApart:
+    """The same for several targets, each with a staging stream: `divided` says which rows are whose."""
+    count = len(staging)
+    staged = [Staged(query, name, target=at) for at, name in enumerate(staging)]
+    bytes_max = max(CHUNK_BYTES // count, CHUNK_BYTES_LEAST)
+    chunks = [Chunks(shape.rows_max, bytes_max) for _ in staged]
+    for batch in map(shape.rows, batches):
+        for at, part in divided(batch, count):
+            for chunk in chunks[at].add(part):
+                _put(options, staged[at], chunk)
+    for one, rest in zip(staged, chunks, strict=True):
+        for chunk in rest.end():
+            _put(options, one, chunk)
+    return StagedApart([one for one in staged if one.ranges])
+
+
+def divided(rows: pa.RecordBatch, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows by partition. One without a key goes by its value: the same row must go to the same partition each time it comes."""
     import pyarrow as pa
 
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        for part in _parts(batch, rows_max):
-            if held and (
-                rows + part.num_rows > rows_max or size + part.nbytes > CHUNK_BYTES or _differ(held[0], part)
+    values = rows.column("value").to_pylist()
+    keys = rows.column("key").to_pylist() if "key" in rows.schema.names else [None] * rows.num_rows
+    places: dict[int, list[int]] = {}
+    for place, (key, value) in enumerate(zip(keys, values, strict=True)):
+        places.setdefault(partition_of(value if key is None else key, count), []).append(place)
+    for at in sorted(places):
+        yield at, rows.take(pa.array(places[at], pa.int64()))
+
+
+class Chunks:
+    """Batches joined and split so that each part is as large as one put may be."""
+
+    def __init__(self, rows_max: int, bytes_max: int) -> None:
+        self._rows_max, self._bytes_max = rows_max, bytes_max
+        self._held: list[pa.RecordBatch] = []
+        self._rows = self._size = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
+        """What is large enough now."""
+        for part in _parts(batch, self._rows_max):
+            if self._held and (
+                self._rows + part.num_rows > self._rows_max
+                or self._size + part.nbytes > self._bytes_max
+                or _differ(self._held[0], part)
             ):
-                yield pa.Table.from_batches(held)
-                held, rows, size = [], 0, 0
-            held.append(part)
-            rows += part.num_rows
-            size += part.nbytes
-    if held:
-        yield pa.Table.from_batches(held)
+                yield from self.end()
+            self._held.append(part)
+            self._rows += part.num_rows
+            self._size += part.nbytes
+
+    def end(self) -> Iterator[pa.Table]:
+        """What is left."""
+        import pyarrow as pa
+
+        if self._held:
+            held, self._held, self._rows, self._size = self._held, [], 0, 0
+            yield pa.Table.from_batches(held)
+
+
+def _chunks(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa.Table]:
+    """The same rows in the same order, as large as one put may be."""
+    chunks = Chunks(rows_max, CHUNK_BYTES)
+    for batch in batches:
+        yield from chunks.add(batch)
+    yield from chunks.end()
 
 
 def _differ(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
@@ -445,12 +547,14 @@ def _parts(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
 
 
 def _put(options: WriteOptions, staged: Staged, chunk: pa.Table) -> None:
+    target = options.targets[staged.target]
+
     def do(link: Link) -> Receipt:
         if staged.staging not in link.known:
-            link.client.stream(staged.staging, create=True, key="log", max_age=STAGING_AGE)
+            _make_staging(link, staged.staging, target)
             link.known.add(staged.staging)
         try:
-            return tidemark.client.Stream(link.client, staged.staging).put_many(chunk)
+            return tidemark.client.Stream(link.of(target), staged.staging).put_many(chunk)
         except NotFound:
             link.known.discard(staged.staging)  # somebody deleted it
             raise
@@ -463,7 +567,7 @@ def _put(options: WriteOptions, staged: Staged, chunk: pa.Table) -> None:
     except (ContentTooLarge, ValueError) as problem:
         if chunk.num_rows == 1:
             key = chunk.column("key")[0].as_py() if "key" in chunk.column_names else None
-            raise RowsRefused(stream=options.stream, key=shown(key), problem=str(problem)) from None
+            raise RowsRefused(stream=target.stream, key=shown(key), problem=str(problem)) from None
         half = chunk.num_rows // 2
         _put(options, staged, chunk.slice(0, half))
         _put(options, staged, chunk.slice(half))
@@ -474,23 +578,36 @@ def _put(options: WriteOptions, staged: Staged, chunk: pa.Table) -> None:
     staged.histories.append(receipt.history)
 
 
+def _make_staging(link: Link, name: str, target: Target) -> None:
+    """In the group of the target, so that one transaction can copy from one to the other.
+
+    Raises:
+        GroupsDiffer: it is there, and lives in another one.
+    """
+    elsewhere = target.group != link.client.group_name
+    arguments = {"x-group": target.group} if elsewhere else None
+    made = link.client.stream(name, create=True, key="log", max_age=STAGING_AGE, arguments=arguments)
+    if (group := made.client.group_name) != target.group:
+        raise GroupsDiffer(stream=target.stream, group=target.group, helper=name, helper_group=group)
+
+
 # Committing, on the driver -------------------------------------------------------------------------
 
 
-def find_target(options: WriteOptions) -> None:
-    """See that the target is there, once a process.
+def find_target(options: WriteOptions) -> WriteOptions:
+    """See that the target is there, once a process, and where: the options, with `targets`.
 
     Raises:
         OptionError: it is not, and is not to be created.
     """
 
-    def do(link: Link) -> None:
-        if options.stream not in link.known:
-            link.client.stream(options.stream, create=options.create)
-            link.known.add(options.stream)
+    def do(link: Link) -> tuple[Target, ...]:
+        if options.stream not in link.targets:
+            link.targets[options.stream] = _targets(link.client, options)
+        return link.targets[options.stream]
 
     try:
-        _patiently(options, do)
+        return replace(options, targets=_patiently(options, do))
     except NotFound:
         raise OptionError(
             option="stream",
@@ -499,8 +616,24 @@ def find_target(options: WriteOptions) -> None:
         ) from None
 
 
+def _targets(client: Client, options: WriteOptions) -> tuple[Target, ...]:
+    """Raises NotFound: there is neither a stream of this name nor a partitioned one, and none is to be created."""
+    try:
+        if not options.create:
+            with contextlib.suppress(NotFound):
+                found = client.stream(options.stream)
+                return (Target(found.name, found.client.group_name),)
+        layout = client.call(ops.partitions(options.stream))
+        return tuple(Target(one.stream, one.group) for one in layout.partitions)
+    except (NotFound, CommandInvalid):
+        if not options.create:
+            raise
+    made = client.stream(options.stream, create=True)
+    return (Target(made.name, made.client.group_name),)
+
+
 def publish(
-    options: WriteOptions, name: str, number: int | None, parts: Sequence[Part]
+    options: WriteOptions, target: Target, name: str, number: int | None, parts: Sequence[Part]
 ) -> tuple[Receipt | None, int]:
     """Copy ranges of staged rows into the target in one transaction of producer `name`.
 
@@ -513,12 +646,13 @@ def publish(
     chosen: list[int] = [] if number is None else [number]
 
     def do(link: Link) -> tuple[Receipt | None, int]:
-        producer = link.client.producer(name)
+        client = link.of(target)
+        producer = client.producer(name)
         if not chosen:
             chosen.append(producer.last + 1)
         with producer.transaction(number=chosen[0]) as tx:
-            _copy(tx, parts, options.stream)
-        last = link.client.producer(name).last if tx.receipt and tx.receipt.duplicate else chosen[0]
+            _copy(tx, parts, target.stream)
+        last = client.producer(name).last if tx.receipt and tx.receipt.duplicate else chosen[0]
         return tx.receipt, last
 
     return _patiently(options, do)
@@ -530,56 +664,67 @@ def _copy(tx: Transaction, parts: Sequence[Part], target: str) -> None:
 
 
 def _too_large(
-    options: WriteOptions, staged: Sequence[Staged], problem: ContentTooLarge, streaming: bool
+    target: Target, staged: Sequence[Staged], problem: ContentTooLarge, streaming: bool
 ) -> BatchTooLarge:
     return BatchTooLarge(
-        stream=options.stream,
+        stream=target.stream,
         rows=sum(each.rows for each in staged),
-        size=sum(sum(each.sizes) for each in staged),
+        size=sum(each.size for each in staged),
         problem=problem.reason,
         streaming=streaming,
     )
 
 
-def _given(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
-    """What tasks staged; a task that failed has no message."""
-    return [message for message in messages if isinstance(message, Staged) and message.ranges]
+def _given(
+    options: WriteOptions, messages: Iterable[WriterCommitMessage | None]
+) -> list[tuple[Target, list[Staged]]]:
+    """What tasks staged, by target; a task that failed has no message.
+
+    The largest comes first: if one is too large for a transaction, it is found before anything is written.
+    """
+    found: dict[int, list[Staged]] = {}
+    for message in messages:
+        parts = message.parts if isinstance(message, StagedApart) else [message]
+        for one in parts:
+            if isinstance(one, Staged) and one.ranges:
+                found.setdefault(one.target, []).append(one)
+    by_size = sorted(found, key=lambda at: -sum(one.size for one in found[at]))
+    return [(options.targets[at], found[at]) for at in by_size]
+
+
+def _write(
+    options: WriteOptions, shape: Shape, query: str, names: Sequence[str], rows: Iterator[pa.RecordBatch]
+) -> Staged | StagedApart:
+    """What a task does; `names` are the staging streams of the targets."""
+    if len(names) == 1:
+        return stage(options, shape, query, names[0], rows)
+    return stage_apart(options, shape, query, names, rows)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of one query."""
 
     def __init__(self, options: WriteOptions, shape: Shape) -> None:
-        self._options = options
+        self._options = find_target(options)
         self._shape = shape
-        find_target(options)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged | StagedApart:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY) if context is not None else None
         if query is None:
             raise RuntimeError("Spark did not tell the task which query it is of")
-        staging = staging_of(self._options.stream, "query", query, time.time())
-        return stage(self._options, self._shape, query, staging, iterator)
+        now, options = time.time(), self._options
+        names = [staging_of(target.stream, "query", query, now) for target in options.targets]
+        return _write(options, self._shape, query, names, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        options, staged = self._options, _given(messages)
-        if not staged:
-            return
-        [query] = {each.query for each in staged}
-        parts = [part for each in staged for part in each.parts]
-        try:
-            receipt, last = publish(options, f"spark.{query}", batchId + 1, parts)
-        except ContentTooLarge as problem:
-            raise _too_large(options, staged, problem, streaming=True) from None
-        if last > batchId + 1:
-            raise WriterFenced(stream=options.stream, query=query, batch=batchId, newest=last - 1)
-        if receipt is not None and not receipt.duplicate:
-            for staging in {each.staging for each in staged}:  # two, when a week ends while tasks run
-                self._clean(staging, [each for each in staged if each.staging == staging])
-        sweep(options)
+        given = _given(self._options, messages)
+        for target, staged in given:
+            self._commit(target, staged, batchId)
+        if given:
+            sweep(self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing to take back: no reader has seen anything, and the next commit truncates what was staged.
@@ -587,15 +732,35 @@ class StreamWriter(DataSourceStreamArrowWriter):
         It is not done here, because this driver may be one that was replaced: what lies in staging may be its successor's.
         """
 
-    def _clean(self, staging: str, committed: Sequence[Staged]) -> None:
+    def _commit(self, target: Target, staged: Sequence[Staged], batch: int) -> None:
+        """Write the batch to one target, unless it has it.
+
+        Raises:
+            WriterFenced: it has a newer one.
+        """
+        options = self._options
+        [query] = {each.query for each in staged}
+        parts = [part for each in staged for part in each.parts]
+        producer = options.producer(target, f"spark.{query}")
+        try:
+            receipt, last = publish(options, target, producer, batch + 1, parts)
+        except ContentTooLarge as problem:
+            raise _too_large(target, staged, problem, streaming=True) from None
+        if last > batch + 1:
+            raise WriterFenced(stream=target.stream, query=query, batch=batch, newest=last - 1)
+        if receipt is not None and not receipt.duplicate:
+            for staging in {each.staging for each in staged}:  # two, when a week ends while tasks run
+                self._clean(target, staging, [each for each in staged if each.staging == staging])
+
+    def _clean(self, target: Target, staging: str, committed: Sequence[Staged]) -> None:
         """End what was committed. It may fail: the batch is written, and rows in staging end by themselves."""
         link = _link(self._options)
         upto = max(last for each in committed for _, last in each.ranges)
-        size = sum(sum(each.sizes) for each in committed)
+        size = sum(each.size for each in committed)
         left = link.left.get(staging, TRUNCATE_BYTES) + size  # a first commit cleans up after a crash
         if left >= TRUNCATE_BYTES:
             with contextlib.suppress(TidemarkError):
-                tidemark.client.Stream(link.client, staging).truncate(upto)
+                tidemark.client.Stream(link.of(target), staging).truncate(upto)
                 left = 0
         link.left[staging] = left
 
@@ -604,54 +769,62 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes one DataFrame."""
 
     def __init__(self, options: WriteOptions, shape: Shape) -> None:
-        self._options = options
+        self._options = find_target(options)
         self._shape = shape
         self._job = uuid.uuid4().hex
-        self._staging = staging_of(options.stream, "job", self._job, time.time())
-        find_target(options)
+        now = time.time()
+        self._staging = [staging_of(one.stream, "job", self._job, now) for one in self._options.targets]
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return stage(self._options, self._shape, self._job, self._staging, iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged | StagedApart:
+        return _write(self._options, self._shape, self._job, self._staging, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        options, staged = self._options, _given(messages)
+        options = self._options
+        given = dict(_given(options, messages))
+        if options.idempotency_key is not None:  # a second write is none, also where this one has no rows
+            given |= {target: [] for target in options.targets if target not in given}
+        for target, staged in given.items():
+            self._commit(target, staged)
+        # Without the staging streams nothing of this job can be committed again, so nobody need know that it was.
+        if self._clean() and options.idempotency_key is None:
+            for target in options.targets:
+                with contextlib.suppress(TidemarkError):
+                    _link(options).of(target).forget_producer(self._producer(target))
+
+    def _commit(self, target: Target, staged: Sequence[Staged]) -> None:
+        options = self._options
         parts = [part for each in staged for part in each.parts]
         try:
             if options.idempotency_key is not None:
-                self._publish_once(options.idempotency_key, parts)
+                self._publish_once(target, options.idempotency_key, parts)
             elif options.atomic:
-                publish(options, self._producer, 1, parts)
+                publish(options, target, self._producer(target), 1, parts)
             else:
                 for piece in _pieces(staged):
-                    self._publish_any(piece)
+                    self._publish_any(target, piece)
         except ContentTooLarge as problem:
-            raise _too_large(options, staged, problem, streaming=False) from None
-        # Without the staging stream nothing of this job can be committed again, so nobody need know that it was.
-        if self._clean() and options.idempotency_key is None:
-            with contextlib.suppress(TidemarkError):
-                _link(options).client.forget_producer(self._producer)
+            raise _too_large(target, staged, problem, streaming=False) from None
 
-    @property
-    def _producer(self) -> str:
-        return f"spark.job.{self._job}"
+    def _producer(self, target: Target) -> str:
+        return self._options.producer(target, f"spark.job.{self._job}")
 
-    def _publish_once(self, key: str, parts: Sequence[Part]) -> None:
-        receipt, _ = publish(self._options, producer_of(self._options.stream, key), 1, parts)
+    def _publish_once(self, target: Target, key: str, parts: Sequence[Part]) -> None:
+        receipt, _ = publish(self._options, target, producer_of(target.stream, key), 1, parts)
         if receipt is not None and receipt.duplicate:
             log.warning(
                 "nothing was written to stream '%s': a write with the idempotencyKey '%s' was there already. If these "
                 "rows are others, write them with another key",
-                self._options.stream,
+                target.stream,
                 key,
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         self._clean()
 
-    def _publish_any(self, parts: Sequence[Part]) -> None:
+    def _publish_any(self, target: Target, parts: Sequence[Part]) -> None:
         """In one transaction if it can be, else in as few as needed."""
         try:
-            publish(self._options, self._producer, None, parts)
+            publish(self._options, target, self._producer(target), None, parts)
         except ContentTooLarge:
             if len(parts) > 1:
                 halves = parts[: len(parts) // 2], parts[len(parts) // 2 :]
@@ -662,13 +835,17 @@ class BatchWriter(DataSourceArrowWriter):
                 middle = (part.first + part.last) // 2
                 halves = [part._replace(last=middle)], [part._replace(first=middle + 1)]
             for half in halves:
-                self._publish_any(half)
+                self._publish_any(target, half)
 
     def _clean(self) -> bool:
-        """Delete what was staged. It may fail (False): rows in staging end by themselves, and later so does the stream."""
+        """Delete what was staged. It may fail (False): rows in staging end by themselves, and later so do the streams."""
         sweep(self._options)
+        gone = [self._is_gone(name) for name in self._staging]
+        return all(gone)
+
+    def _is_gone(self, staging: str) -> bool:
         try:
-            _link(self._options).client.delete_stream(self._staging)
+            _link(self._options).client.delete_stream(staging)
         except NotFound:
             return True  # nothing was staged
         except TidemarkError:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import tidemark.client
-from tidemark.errors import NotFound, TidemarkError
+from tidemark.client import operations as ops
+from tidemark.errors import CommandInvalid, NotFound, TidemarkError
 from tidemark_spark.errors import (
     OptionError,
     PipelineError,
@@ -26,6 +27,7 @@ from tidemark_spark.pipeline.sinks import make_sink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidemark.client import Client
     from tidemark_spark.pipeline.file import Pipeline, SinkTable, Source
 
 CONNECT_S = 5.0
@@ -67,8 +69,13 @@ def check(
     if pipeline.dead_letters is not None:
         target = pipeline.dead_letters
         try:
-            with tidemark.client.connect(target.url, timeout=CONNECT_S, name="tidemark pipeline check"):
-                yield Finding("dead letters", True, f"go to stream {target.stream}, made when it is needed")
+            with tidemark.client.connect(target.url, timeout=CONNECT_S, name="tidemark pipeline check") as db:
+                if parts := partitions_of(db, target.stream):
+                    says = f"'{target.stream}' is a partitioned stream; name another, or one partition, such as {parts[0]}"
+                    yield Finding("dead letters", False, says)
+                else:
+                    says = f"go to stream {target.stream}, made when it is needed"
+                    yield Finding("dead letters", True, says)
         except (TidemarkError, ValueError) as error:
             yield Finding("dead letters", False, str(error))
     for table in tables:
@@ -128,7 +135,12 @@ def _source(source: Source) -> Finding:
     what = f"source {source.name}"
     try:
         with tidemark.client.connect(source.url, timeout=CONNECT_S, name="tidemark pipeline check") as db:
-            info = db.stream(source.stream).info()
+            try:
+                info = db.stream(source.stream).info()
+            except NotFound:
+                if parts := partitions_of(db, source.stream):
+                    return Finding(what, False, _partitioned(source, parts))
+                raise
     except NotFound:
         return Finding(
             what,
@@ -143,6 +155,21 @@ def _source(source: Source) -> Finding:
         True,
         f"stream {source.stream}, {info.live:,} keys in {shards}, up to sequence {info.last_sequence}",
     )
+
+
+def _partitioned(source: Source, parts: Sequence[str]) -> str:
+    return (
+        f"'{source.stream}' is a partitioned stream, and a source is one stream: make one of each partition "
+        f"({', '.join(parts)}), and join them with UNION ALL in a transform, for a sink in mode append or update"
+    )
+
+
+def partitions_of(db: Client, stream: str) -> list[str]:
+    """The streams that a name stands for; empty: it is not that of a partitioned stream."""
+    try:
+        return [one.stream for one in db.call(ops.partitions(stream)).partitions]
+    except (NotFound, CommandInvalid):
+        return []
 
 
 def _sink(pipeline: Pipeline, table: SinkTable) -> Finding:

@@ -34,7 +34,8 @@ class DeadLetterWriter:
         self._stream = stream
         self._pipeline = pipeline
         self._sink = sink
-        self._made = False
+        self._home: Client | None = None
+        """Of the group that the stream lives in; None: it was not yet looked for."""
 
     def write(self, query: str, batch: int, source: str, rows: Sequence[Rejected]) -> None:
         """Store the rejected rows of a batch, all of them once; `query` names what rejected them, and its batches.
@@ -44,10 +45,9 @@ class DeadLetterWriter:
         """
         if not rows:
             return
-        if not self._made:
-            self._client.stream(self._stream, create=True)
-            self._made = True
-        with self._client.producer(f"{self._pipeline}.{self._sink}.dead.{query}") as producer:
+        if self._home is None:
+            self._home = self._client.stream(self._stream, create=True).client
+        with self._home.producer(f"{self._pipeline}.{self._sink}.dead.{query}") as producer:
             for part, some in enumerate(parts(rows)):
                 letters = [self._letter(one, source) for one in some]
                 producer.put_many(self._stream, letters, number=batch * PARTS_MAX + part + 1)

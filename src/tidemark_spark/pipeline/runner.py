@@ -233,8 +233,8 @@ class Watcher:
             if source.url not in self._clients:
                 name = f"pipeline {self._pipeline.name} watcher"
                 self._clients[source.url] = tidemark.client.connect(source.url, timeout=ASK_S, name=name)
-            db = self._clients[source.url]
-            end = db.heads([source.stream])[source.stream]
-            rows += db.stream(source.stream).lag(sequence_in(mark, source.stream, end.shards)).rows
+            stream = self._clients[source.url].stream(source.stream)
+            end = stream.client.heads([source.stream])[source.stream]
+            rows += stream.lag(sequence_in(mark, source.stream, end.shards)).rows
             head = max(head, end.sequence)
         return rows, head

@@ -119,8 +119,9 @@ def behind(source: Source, mark: Mark | None) -> tuple[int, int, int]:
         NotConnected, TidemarkError: of the broker.
     """
     with tidemark.client.connect(source.url, timeout=ASK_S, name="tidemark pipeline") as db:
-        head = db.heads([source.stream])[source.stream]
-        lag = db.stream(source.stream).lag(sequence_in(mark, source.stream, head.shards))
+        stream = db.stream(source.stream)
+        head = stream.client.heads([source.stream])[source.stream]
+        lag = stream.lag(sequence_in(mark, source.stream, head.shards))
         return lag.rows, head.sequence, head.shards
 
 

@@ -32,6 +32,7 @@ from spark.connector.lossy import LossyWire
 import tidemark.client
 from tidemark.client import Client
 from tidemark.errors import StreamReset
+from tidemark.model.partitions import partition_of
 from tidemark_spark import writer
 from tidemark_spark.errors import (
     BatchTooLarge,
@@ -41,7 +42,16 @@ from tidemark_spark.errors import (
     RowsRefused,
     WriterFenced,
 )
-from tidemark_spark.writer import BatchWriter, Shape, Staged, StreamWriter, batch_writer, stage, stream_writer
+from tidemark_spark.writer import (
+    BatchWriter,
+    Shape,
+    Staged,
+    StreamWriter,
+    batch_writer,
+    stage,
+    stage_apart,
+    stream_writer,
+)
 
 TEXT, BYTES, BOOL, INT = StringType(), BinaryType(), BooleanType(), IntegerType()
 
@@ -491,6 +501,128 @@ def test_rows_that_were_staged_in_a_history_that_was_lost_are_not_committed(
         query.commit(0, ours)
 
     assert held(db, name) == {}
+
+
+# Partitioned streams -------------------------------------------------------------------------------------
+
+
+class Partitions(Query):
+    """A query that writes to a partitioned stream."""
+
+    def task(self, *batches: Rows) -> Any:
+        at = self.writer
+        now = time.time()
+        names = [writer.staging_of(one.stream, "query", self.id, now) for one in at._options.targets]
+        return stage_apart(at._options, at._shape, self.id, names, map(a_batch, batches))
+
+
+class Died(Exception):
+    """The driver, as the test wants it."""
+
+
+def spread(db: Client, stream: str) -> list[dict[bytes | None, bytes]]:
+    return [held(db, one.name) for one in db.partitioned(stream).partitions]
+
+
+def test_rows_go_to_the_partitions_of_their_keys(db: Client, name: str, broker: Any) -> None:
+    db.partitioned(name, create=3)
+    query = Partitions(broker.url, name)
+    query.commit(0, query.task(numbered(50, "a")), query.task(numbered(50, "b")))
+    query.commit(1, query.task([("a0", None), ("a1", b"new")]))
+
+    found = spread(db, name)
+
+    assert all(found)
+    for at, rows in enumerate(found):
+        assert {partition_of(key or b"", 3) for key in rows} == {at}
+    expected = {key.encode(): value for prefix in "ab" for key, value in numbered(50, prefix)}
+    del expected[b"a0"]
+    assert {key: value for rows in found for key, value in rows.items()} == expected | {b"a1": b"new"}
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+def test_a_batch_that_some_partitions_have_is_completed_and_stored_once(
+    db: Client, name: str, broker: Any, done: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M2: the driver dies between two partitions; Spark runs all tasks again, in another order."""
+    db.partitioned(name, create=3, key="log")  # it keeps what comes twice
+    rows: Rows = [*numbered(30), (None, b"has no key"), (None, b"nor has this")]
+    query = Partitions(broker.url, name)
+    publish, left = writer.publish, [done]
+
+    def dies(*arguments: Any) -> Any:
+        if not left[0]:
+            raise Died
+        left[0] -= 1
+        return publish(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "publish", dies)
+        if done < 3:
+            with pytest.raises(Died):
+                query.commit(0, query.task(rows))
+        else:
+            query.commit(0, query.task(rows))
+
+    again = Partitions(broker.url, name, query.id)
+    again.commit(0, again.task(rows[::-1]))
+
+    found = [(row.key, row.value) for one in db.partitioned(name).partitions for row in one.snapshot()]
+    assert sorted(found, key=repr) == sorted(
+        ((None if key is None else key.encode(), value) for key, value in rows), key=repr
+    )
+
+
+def test_a_replaced_driver_of_a_partitioned_stream_is_stopped(db: Client, name: str, broker: Any) -> None:
+    db.partitioned(name, create=2)
+    query = Partitions(broker.url, name)
+    late = query.task(numbered(10, "late"))
+    for batch in range(2):
+        query.commit(batch, query.task(numbered(10)))
+
+    with pytest.raises(WriterFenced):
+        query.commit(0, late)
+
+    assert not [key for rows in spread(db, name) for key in rows if (key or b"").startswith(b"late")]
+
+
+def test_a_write_of_partitions_with_a_key_is_done_once_and_leaves_no_staging_streams(
+    db: Client, name: str, broker: Any
+) -> None:
+    db.partitioned(name, create=3)
+    for value in (b"first", b"second"):
+        job = a_job(broker.url, name, idempotencykey="load")
+        job.commit([job.write(iter([a_batch([(f"k{at}", value) for at in range(9)])]))])
+
+    assert [value for rows in spread(db, name) for value in rows.values()] == [b"first"] * 9
+    assert not [stream for stream in db.streams() if stream.name.startswith(f"spark.staging.{name}")]
+
+
+def test_a_partition_that_gets_too_much_is_found_before_the_others_are_written(
+    start_spark_broker: Callable[..., Any], name: str
+) -> None:
+    broker = start_spark_broker("--set", "broker.batch_bytes_max=256KiB")
+    with tidemark.client.connect(broker.url, timeout=20) as db:
+        db.partitioned(name, create=3)
+        heavy = [
+            (key, value) for key, value in numbered(600, size=2000) if partition_of(key.encode(), 3) == 1
+        ]
+        query = Partitions(broker.url, name)
+
+        with pytest.raises(BatchTooLarge, match=f"{name}-1"):
+            query.commit(0, query.task([*numbered(9, "light"), *heavy]))
+
+        assert spread(db, name) == [{}, {}, {}]
+
+
+def test_the_name_of_a_partitioned_stream_is_not_taken_for_a_new_stream(
+    db: Client, name: str, broker: Any
+) -> None:
+    db.partitioned(name, create=2)
+    query = Partitions(broker.url, name, createstream="true")
+
+    assert [one.stream for one in query.writer._options.targets] == [f"{name}-0", f"{name}-1"]
+    assert name not in {stream.name for stream in db.streams()}
 
 
 # Staging streams -----------------------------------------------------------------------------------------

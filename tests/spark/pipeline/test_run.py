@@ -15,6 +15,7 @@ from helpers.pipelines import Running, a_duckdb, a_file, an_order, rows_of, run_
 
 from tidemark.client import Client
 from tidemark_spark.errors import PipelineRuns
+from tidemark_spark.pipeline.check import check
 from tidemark_spark.pipeline.reset import reset
 from tidemark_spark.pipeline.status import facts, held_mark, read_status
 from tidemark_spark.pipeline.tracking import State
@@ -40,6 +41,25 @@ check = "amount >= 0"
 [dead_letter]
 stream = "{stream}.rejected"
 """
+
+
+def test_a_partitioned_stream_is_found_by_the_check_with_what_to_do_instead(
+    broker: SparkBroker, db: Client, name: str, tmp_path: Path
+) -> None:
+    db.partitioned(name, create=2)
+    db.partitioned(f"{name}.rejected", create=2)
+    pipeline = a_file(tmp_path, broker.url, name, OPEN.format(stream=name) + a_duckdb("w", "open_orders"))
+
+    def no_spark() -> SparkSession:
+        raise RuntimeError("it is not needed here")
+
+    source, dead_letters, *_ = check(pipeline, pipeline.sinks, no_spark)
+
+    assert (
+        not source.ok
+        and f"a source is one stream: make one of each partition ({name}-0, {name}-1)" in source.says
+    )
+    assert not dead_letters.ok and f"such as {name}.rejected-0" in dead_letters.says
 
 
 def test_a_mirror_follows_revisions_filters_deletes_and_rejects_and_is_proven_equal(

@@ -68,6 +68,20 @@ def test_rows_and_mark_have_sequences_of_one_transaction(make: Make, db: Client,
     assert mark.sequence == max(sequences) + 1
 
 
+def test_a_partitioned_stream_is_refused_because_no_transaction_spans_it(
+    broker: SparkBroker, db: Client, name: str
+) -> None:
+    db.partitioned(name, create=2)
+    sink = StreamSink("s", PIPELINE, {"url": broker.url, "stream": name, "timeout_s": 20})
+
+    with pytest.raises(
+        SinkRefused, match="is a partitioned stream, and no transaction spans its 2 partitions"
+    ):
+        sink.open()
+
+    sink.close()
+
+
 def test_one_column_may_be_the_value_and_the_sequence_goes_into_a_header(
     make: Make, db: Client, name: str
 ) -> None:

@@ -26,6 +26,7 @@ class Row(NamedTuple):
 class ModelFeed:
     def __init__(self, stream: str = "orders", shards: int = 1) -> None:
         self.stream = stream
+        self.url = "tidemark://h/"
         self.shards = shards
         self.number = 1
         self.history = "h1"

@@ -1,12 +1,15 @@
 """Rows in another stream of Tidemark, rows and mark in one transaction of the broker.
 
-The mark is a row of the stream `tidemark.pipeline.marks` beside the target, on the same broker. It is put in the same
+The mark is a row of the stream `tidemark.pipeline.marks` beside the target, on the same broker; where the target lives in
+another group of a cluster than main, of `tidemark.pipeline.marks.<group>`, which lives there too. It is put in the same
 transaction as the batch, with `expected` = the sequence at which it was read: the broker stores all of it, or, when
 somebody else moved the mark meanwhile, nothing. So a zombie is fenced, and a transaction whose answer was lost is
 settled by reading the mark again. (Numbered transactions of a producer would not do: numbers of batches start again with a
 new checkpoint, and the broker would take new rows for old ones.)
 
 A value is the row as JSON, with `_sequence`, or the bytes of one column (`value_column`); then the sequence travels in a header.
+
+Where the source lives does not matter: the mark only tells of it.
 
 Invariant: rows and mark are of the same transaction.
 """
@@ -20,8 +23,10 @@ import pyarrow as pa
 
 import tidemark.client
 from tidemark.client import Conflict, NotConnected, TimedOut, Unconfirmed
-from tidemark.errors import ContentTooLarge, LoginRefused, TidemarkError
-from tidemark_spark.errors import OptionError, PipelineError, SinkRefused, SinkUnavailable
+from tidemark.client import operations as ops
+from tidemark.errors import CommandInvalid, ContentTooLarge, LoginRefused, NotFound, TidemarkError
+from tidemark.model.wiring import MAIN
+from tidemark_spark.errors import GroupsDiffer, OptionError, PipelineError, SinkRefused, SinkUnavailable
 from tidemark_spark.pipeline.sinks.rendering import bytes_of, json_rows, keys_of
 from tidemark_spark.pipeline.sinks.table import SinkOptions, TableShape, digest_of, key_text
 from tidemark_spark.pipeline.values import KEY, SEQUENCE, Applied, Decision, Digest, Mark, decide
@@ -29,12 +34,12 @@ from tidemark_spark.pipeline.values import KEY, SEQUENCE, Applied, Decision, Dig
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tidemark.client import Client, Row
+    from tidemark.client import Client, Row, Stream
     from tidemark.client.blocking import Transaction
     from tidemark_spark.pipeline.values import Change, Mode
 
 MARKS = "tidemark.pipeline.marks"
-"""The stream that holds the marks of all sinks of this broker."""
+"""The stream that holds the marks of all sinks of this broker; with a group behind it, of those of that group."""
 SEQUENCE_HEADER = "tidemark-sequence"
 DROPPING = b"dropping"
 """Instead of a mark: rows are being removed, and whoever finds this goes on with it."""
@@ -58,9 +63,9 @@ class StreamSink:
         self._value_column: str | None = given.text("value_column") if "value_column" in options else None
         # What fits into one transaction with default settings: rows with headers take more of the broker's time.
         self.batch_rows_max = 500_000 if self._value_column is None else 32_000
-        self._broker = MarkedBroker(name, pipeline, self._stream, given)
+        self._broker = MarkedBroker(name, pipeline, self._stream, given, stream=self._stream)
         given.done()
-        if self._stream == MARKS:
+        if f"{self._stream}.".startswith(f"{MARKS}."):
             raise given.wrong("stream", f"'{MARKS}' holds the marks; choose another")
 
     # Sink ---------------------------------------------------------------------------------------
@@ -81,7 +86,9 @@ class StreamSink:
                 raise OptionError(option=f"{self._name}.value_column", problem=problem)
         with self._broker.errors():
             db = self._broker.client()
-            if self._stream not in {one.name for one in db.streams()}:
+            try:
+                db.stream(self._stream)
+            except NotFound:
                 db.stream(self._stream, create=True, key="explicit", shards=self._shards)
 
     def apply(self, change: Change) -> Applied:
@@ -169,10 +176,10 @@ class StreamSink:
     def _finish_drop(self) -> None:
         """End every row: as deletes, which readers of the stream hear of, and rows without keys at once."""
         with self._broker.errors():
-            db = self._broker.client()
-            if self._stream not in {one.name for one in db.streams()}:
+            try:
+                stream = self._broker.client().stream(self._stream)
+            except NotFound:
                 return
-            stream = db.stream(self._stream)
             for keys in self._live_keys():
                 if None in keys:
                     stream.purge()
@@ -187,15 +194,23 @@ class StreamSink:
 
 
 class MarkedBroker:
-    """A broker that keeps a sink's mark in the transaction of each batch. Also for the sink `amqp`."""
+    """A broker that keeps a sink's mark in the transaction of each batch. Also for the sink `amqp`.
 
-    def __init__(self, sink: str, pipeline: str, target: str, given: SinkOptions) -> None:
+    A transaction is of one group of a cluster: that of `stream`, without one of main, where exchanges are.
+    """
+
+    def __init__(
+        self, sink: str, pipeline: str, target: str, given: SinkOptions, *, stream: str | None = None
+    ) -> None:
         self._sink = sink
+        self._stream = stream
         self._url = given.text("url", "tidemark://guest:guest@127.0.0.1:5672/")
         self._timeout_s = given.number("timeout_s", 60, least=1)
         # With the target: another one begins with nothing.
         self._key = f"{pipeline}/{sink}/{target}"
         self._db: Client | None = None
+        self._kept: Stream | None = None
+        """The marks, beside a target that is there."""
         self._finish_drop: Callable[[], None] | None = None
 
     def open(self, finish_drop: Callable[[], None] | None = None) -> Mark | None:
@@ -213,14 +228,51 @@ class MarkedBroker:
                 )
             except ValueError as problem:
                 raise OptionError(option=f"{self._sink}.url", problem=str(problem)) from None
-            try:
-                if MARKS not in {one.name for one in db.streams()}:
-                    db.stream(MARKS, create=True, key="explicit")
-            except BaseException:
-                db.close()
-                raise
             self._db = db
         return self._db
+
+    def _marks(self) -> Stream:
+        """The stream of marks in the group of the target. While there is no target, those of main: it begins with nothing.
+
+        Raises:
+            GroupsDiffer: what has its name lives in another one.
+            SinkRefused: the target is a partitioned stream.
+        """
+        if self._kept is None:
+            db = self.client()
+            target = self._target(db)
+            home = db.group_name if target is None else target.client.group_name
+            name = MARKS if home == MAIN else f"{MARKS}.{home}"
+            try:
+                found = db.stream(name)
+            except NotFound:
+                arguments = None if home == db.group_name else {"x-group": home}
+                found = db.stream(name, create=True, key="explicit", arguments=arguments)
+            if (group := found.client.group_name) != home:
+                stream = self._stream or self._key
+                raise GroupsDiffer(stream=stream, group=home, helper=name, helper_group=group)
+            if target is None and self._stream is not None:
+                return found
+            self._kept = found
+        return self._kept
+
+    def _target(self, db: Client) -> Stream | None:
+        """The stream that rows go to; None: there is none, or none yet."""
+        if self._stream is None:
+            return None
+        try:
+            return db.stream(self._stream)
+        except NotFound:
+            pass
+        try:
+            count = len(db.call(ops.partitions(self._stream)).partitions)
+        except (NotFound, CommandInvalid):
+            return None
+        raise SinkRefused(
+            sink=self._sink,
+            problem=f"'{self._stream}' is a partitioned stream, and no transaction spans its {count} partitions, so a batch "
+            f"and its mark cannot be stored together; name one stream",
+        )
 
     def commit(self, change: Change, fill: Callable[[Transaction], None]) -> bool:
         """What `fill` adds and the mark, all or nothing; False when `decide` says that it is there already."""
@@ -230,9 +282,10 @@ class MarkedBroker:
                 stored, at = self._stored()
                 if decide(stored, change) is Decision.SKIP:
                     return False
-                transaction = self.client().transaction()
+                marks = self._marks()
+                transaction = marks.client.transaction()
                 fill(transaction)
-                transaction.put(MARKS, self._key, change.mark.to_json(), expected=at)
+                transaction.put(marks.name, self._key, change.mark.to_json(), expected=at)
                 try:
                     transaction.commit()
                     return True
@@ -247,7 +300,7 @@ class MarkedBroker:
 
     def set_mark(self, value: bytes | None) -> None:
         with self.errors():
-            marks = self.client().stream(MARKS)
+            marks = self._marks()
             if value is not None:
                 marks.put(self._key, value)
             elif marks.get(self._key) is not None:
@@ -256,14 +309,14 @@ class MarkedBroker:
     def close(self) -> None:
         if self._db is not None:
             self._db.close()
-            self._db = None
+            self._db = self._kept = None
 
     def errors(self) -> Errors:
         return Errors(self._sink)
 
     def _stored(self) -> tuple[Mark | None, int]:
         """The mark, and what to expect of its row."""
-        row = self.client().stream(MARKS).get(self._key)
+        row = self._marks().get(self._key)
         if row is not None and row.value == DROPPING:
             assert self._finish_drop is not None
             self._finish_drop()
