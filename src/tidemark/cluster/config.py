@@ -58,8 +58,11 @@ class ClusterConfig:
     )
     ack_budget_ms: int = setting(
         500,
-        "A ready member that takes longer for nearly every acknowledgement in two seconds, while others do not, is left out "
+        "A ready member that takes longer for most of two seconds (ack_budget_share), while others do not, is left out "
         "until it is twice as fast; 0: never. The last one beside the leader stays, however slow.",
+    )
+    ack_budget_share: float = setting(
+        0.9, "For which share of the two seconds it must have been over ack_budget_ms to be left out."
     )
     link_grace_ms: int = setting(200, "The same, for a member whose link is broken.")
     takeover_stagger_ms: int = setting(
@@ -104,6 +107,8 @@ class ClusterConfig:
                 raise ConfigError(key=f"cluster.{name}", problem=f"must be {least} to {most}")
         if not 0 <= self.lease_margin <= 0.9:
             raise ConfigError(key="cluster.lease_margin", problem="must be 0 to 0.9")
+        if not 0.05 <= self.ack_budget_share <= 1:
+            raise ConfigError(key="cluster.ack_budget_share", problem="must be 0.05 to 1")
         if self.name and (not self.name.isprintable() or any(c in self.name for c in " /")):
             raise ConfigError(key="cluster.name", problem=f"must be a word without '/', not {self.name!r}")
         self._check_groups()

@@ -15,10 +15,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 WINDOW_MS = 2000
-SHARE = 0.9
-"""Slow is whoever was over its budget for this share of the window, ..."""
 ROUNDS = 2
-"""... and gave so many late answers ..."""
+"""Slow is only who gave so many late answers ..."""
 ROUNDS_MS = 2 * WINDOW_MS
 """... in this time."""
 
@@ -26,6 +24,8 @@ ROUNDS_MS = 2 * WINDOW_MS
 @dataclass(slots=True)
 class Pace:
     budget_ms: int
+    slow_share: float
+    """Slow is whoever was over its budget for this share of the window."""
     rounds: deque[tuple[int, int]] = field(default_factory=deque)
     """(end, how long it took) of those that took longer than the budget."""
 
@@ -38,7 +38,7 @@ class Pace:
         """Whether it was over its budget nearly all of the time; it has owed an acknowledgement for `owed_ms` now."""
         while self.rounds and self.rounds[0][0] <= now - ROUNDS_MS:
             self.rounds.popleft()
-        return len(self.rounds) >= ROUNDS and self.share(now, owed_ms) >= SHARE
+        return len(self.rounds) >= ROUNDS and self.share(now, owed_ms) >= self.slow_share
 
     def share(self, now: int, owed_ms: int) -> float:
         """For which share of the window it was over its budget."""

@@ -17,6 +17,7 @@ Invariant: whoever may be ready in the view that is kept, is required here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidemark.cluster.config import ClusterConfig
 from tidemark.cluster.pace import WINDOW_MS, Pace
@@ -109,7 +110,8 @@ class Reign:
         self.view = view
         others = [name for name in view.ready if name != self.me]
         self.slow &= set(others)
-        self.paces = {name: self.paces.get(name) or Pace(self.config.ack_budget_ms) for name in others}
+        new = partial(Pace, self.config.ack_budget_ms, self.config.ack_budget_share)
+        self.paces = {name: self.paces.get(name) or new() for name in others}
         for name in [name for name in self.watches if name not in others]:
             del self.watches[name]
         for name in others:

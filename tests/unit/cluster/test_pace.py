@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from unit.cluster.test_leading import an_active, slow_acks
 
-from tidemark.cluster.pace import SHARE, WINDOW_MS, Pace
+from tidemark.cluster.config import ClusterConfig
+from tidemark.cluster.pace import WINDOW_MS, Pace
 
 BUDGET_MS = 300
+SHARE = ClusterConfig().ack_budget_share
 
 
-def judged(*took_ms: int) -> tuple[bool, float]:
+def judged(*took_ms: int, slow_share: float = SHARE) -> tuple[bool, float]:
     """Rounds of so many ms each, one right behind the other: slow or not, and the share of the window over the budget."""
-    pace, now = Pace(BUDGET_MS), 0
+    pace, now = Pace(BUDGET_MS, slow_share), 0
     for took in took_ms:
         now += took
         pace.note(now, took)
@@ -33,17 +35,19 @@ def judged(*took_ms: int) -> tuple[bool, float]:
 )
 def test_health_is_the_share_of_time_over_the_budget(took_ms: list[int], slow: bool, share: float) -> None:
     """K-55: availability is a percentile of latency, each moment weighing the same: over the budget for nine tenths of the
-    window is slow, as many fast answers as there may be between."""
+    window is slow, as many fast answers as there may be between. Which share that is can be set."""
     assert judged(*took_ms) == (slow, pytest.approx(share))
+    if len(took_ms) > 1:
+        assert judged(*took_ms, slow_share=0.7)[0] == (share >= 0.7)
 
 
 def test_what_is_owed_now_counts_before_it_has_come() -> None:
-    pace = Pace(BUDGET_MS)
+    pace = Pace(BUDGET_MS, SHARE)
     pace.note(400, 400)
     pace.note(800, 400)
     assert pace.share(2000, 0) == pytest.approx(0.4)
     assert pace.share(2000, 1000) == pytest.approx(0.9)
-    assert not Pace(BUDGET_MS).is_slow(WINDOW_MS, WINDOW_MS), "one that has stopped is not called slow"
+    assert not Pace(BUDGET_MS, SHARE).is_slow(WINDOW_MS, WINDOW_MS), "one that has stopped is not called slow"
 
 
 @pytest.mark.parametrize("budget_ms", [0, 200, 1000])
