@@ -193,6 +193,18 @@ class Node:
         self.catalog.follower = ""
         return self.store.take_over(history, now_ms)
 
+    def settled(self) -> Ends | None:
+        """Hand both logs to the disk, whoever may be patient. Up to where they say what memory holds now; None: that
+        cannot be said at this moment."""
+        if (
+            self.failed is not None
+            or self.broker.dirty
+            or self.journal.seal_for_checkpoint(self.now_ms) is None
+        ):
+            return None
+        ends = self.store.ends
+        return ends if ends.catalog == self.catalog.last_seq else None
+
     def complete(self, upto: Ends) -> None:
         """Every ready member has the logs up to here: tell those who wait for it, and show it."""
         self.safe = upto

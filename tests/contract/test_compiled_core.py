@@ -144,6 +144,7 @@ class World:
                 q.settled,
                 q.expiring,
                 q.waits_for,
+                q.census(),
             )
             for q in self.queues
         ] + [

@@ -224,7 +224,7 @@ class World:
             for info in [self.arena.extent(number)]
         }
         return (
-            (s.live, s.live_bytes, s.tombstones, s.entries, s.held, s.held_bytes),
+            (s.live, s.live_bytes, s.tombstones, s.entries, s.held, s.held_bytes, s.census()),
             (s.first_seq, s.last_seq, s.complete_from, s.loose, s.oldest_tombstone()),
             (s.published, s.buried_seq, s.is_dirty, len(self.dirty)),
             extents,

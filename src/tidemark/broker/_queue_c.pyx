@@ -11,6 +11,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove, memset
 
+from tidemark.broker._target_c cimport mixed
 from tidemark.model._runs_c cimport TakenEntry
 
 import struct
@@ -474,6 +475,25 @@ cdef class QueueCore:
         if e.state == GONE:
             raise KeyError(index)
         return Entry(e.seq, e.loc, e.size, e.expires_ms, e.flags, e.deliveries, e.state)
+
+    def census(self):
+        """Of the entries that are in the journal: how many, and the sum of the hashes of their sequences."""
+        cdef int number
+        cdef uint32_t slot, i
+        cdef uint64_t count = 0, digest = 0
+        cdef Block *block
+        cdef QueueEntry *entry
+        for number in range(self._lane_count):
+            for slot in range(self._lanes[number].start, self._lanes[number].end):
+                block = self._lanes[number].slots[slot].block
+                if block == NULL:
+                    continue
+                for i in range(block.count):
+                    entry = &block.entries[i]
+                    if entry.state != GONE and entry.flags & DURABLE:
+                        count += 1
+                        digest += mixed(entry.seq)
+        return count, digest
 
     # Checkpoints -----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
-from tidemark.broker._target_py import Target
+from tidemark.broker._target_py import Target, census_of
 from tidemark.model._arena_py import EVERYTHING, Arena
 from tidemark.model._runs_py import Taken
 
@@ -314,6 +314,11 @@ class QueueCore(Target):
         """A copy of one entry that is not gone (slow paths)."""
         e = self._lanes[lane].entries[index]
         return Entry(e.seq, e.loc, e.size, e.expires_ms, e.flags, e.deliveries, e.state)
+
+    def census(self) -> tuple[int, int]:
+        """Of the entries that are in the journal: how many, and the sum of the hashes of their sequences."""
+        entries = (entry for lane in self._lanes for entry in lane.entries.values())
+        return census_of(entry.seq for entry in entries if entry.flags & FLAG_DURABLE)
 
     # Checkpoints -----------------------------------------------------------------------------
 

@@ -3,6 +3,14 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from tidemark.model._arena_c cimport Arena
 
 
+cdef inline uint64_t mixed(uint64_t seq) noexcept nogil:
+    """A hash of a sequence (the finish of SplitMix64): sums of these tell sets of sequences apart."""
+    seq += 0x9E3779B97F4A7C15ULL
+    seq = (seq ^ (seq >> 30)) * 0xBF58476D1CE4E5B9ULL
+    seq = (seq ^ (seq >> 27)) * 0x94D049BB133111EBULL
+    return seq ^ (seq >> 31)
+
+
 cdef class Target:
     cdef readonly Arena arena
     cdef readonly uint32_t number

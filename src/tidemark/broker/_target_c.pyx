@@ -38,6 +38,10 @@ cdef class Target:
     cpdef set_deliveries(self, uint64_t seq, uint16_t deliveries):
         """Recovery: a COUNTED record. Streams count no deliveries."""
 
+    def census(self):
+        """Of the entries that the journal has left here: how many, and the sum of the hashes of their sequences."""
+        raise NotImplementedError
+
     cpdef bint relocate(self, uint64_t seq, uint64_t loc) except -1:
         """The record of this entry lies elsewhere now. False if the entry is gone."""
         raise NotImplementedError

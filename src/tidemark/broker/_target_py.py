@@ -8,9 +8,28 @@ Invariant: `is_dirty` is true exactly while the target is in the broker's list o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tidemark.model._arena_py import Arena
+
+_WORD = (1 << 64) - 1
+
+
+def mixed(seq: int) -> int:
+    """A hash of a sequence (the finish of SplitMix64): sums of these tell sets of sequences apart."""
+    seq = (seq + 0x9E3779B97F4A7C15) & _WORD
+    seq = ((seq ^ seq >> 30) * 0xBF58476D1CE4E5B9) & _WORD
+    seq = ((seq ^ seq >> 27) * 0x94D049BB133111EB) & _WORD
+    return seq ^ seq >> 31
+
+
+def census_of(seqs: Iterable[int]) -> tuple[int, int]:
+    """How many they are, and the sum of their hashes: whatever the order, the same of the same."""
+    count = digest = 0
+    for seq in seqs:
+        count, digest = count + 1, (digest + mixed(seq)) & _WORD
+    return count, digest
 
 
 class Target:
@@ -61,6 +80,10 @@ class Target:
 
     def set_deliveries(self, _seq: int, _deliveries: int) -> None:
         """Recovery: a COUNTED record. Streams count no deliveries."""
+
+    def census(self) -> tuple[int, int]:
+        """Of the entries that the journal has left here: how many, and the sum of the hashes of their sequences."""
+        raise NotImplementedError
 
     def relocate(self, seq: int, loc: int) -> bool:
         """The record of this entry lies elsewhere now. False if the entry is gone."""

@@ -30,7 +30,7 @@ STATES = ("alone", "joining", "catch-up", "ready", "recovering", "active", "fenc
 LEADING = ("recovering", "active")
 SHOWN = (
     "name", "state", "why", "mode", "provider", "cluster", "epoch", "accepted", "leader", "ready", "source", "durable",
-    "complete", "given_up_messages", "score", "unseen", "untold",
+    "complete", "given_up_messages", "compared", "differing", "score", "unseen", "untold",
 )  # fmt: skip
 POLL_S = 0.1
 AWAY = 3
@@ -67,7 +67,7 @@ def status(
     if as_json:
         print(json.dumps(found, indent=2))
     elif not asked:
-        rare = ("accepted", "given_up_messages")
+        rare = ("accepted", "given_up_messages", "differing")
         details({name: found[name] for name in SHOWN if name in found and (found[name] or name not in rare)})
     if asked and found["state"] not in wanted:
         words = "it does not lead" if is_leader and not expect else f"that is not {expect}"
@@ -140,6 +140,17 @@ def drop(
     return _do(
         api, "drop", member, wait, lambda seen: member not in seen.get("ready", ()), "without it", as_json=as_json
     )  # fmt: skip
+
+
+@app.command()
+def refill(context: typer.Context, wait: Wait = 30, timeout: Timeout = 5, as_json: Json = False) -> int:
+    """Have a member that follows empty its store and copy everything from the leader again.
+
+    For one that differs from the leader, or whose log is damaged. Until it is ready again the others have one copy less;
+    of two members, only the leader has one.
+    """
+    api = _api(context, timeout)
+    return _do(api, "refill", "", wait, lambda seen: seen["state"] == "ready", "ready", as_json=as_json)
 
 
 @app.command()

@@ -76,6 +76,10 @@ class ClusterConfig:
         1 * GiB, "Log that is kept for members that are away, so that they need not start over."
     )
     chain_tails: int = setting(1, "In a chain: how many members at its end are fed by the same one.")
+    compare_s: int = setting(
+        60,
+        "How often the leader has the others compare what their queues and streams hold with its own; 0: never.",
+    )
     replicate: Literal["none", "configuration", "messages"] = setting(
         "messages",
         "How much of a durable queue the other members keep when neither its argument x-replicate nor a policy says so: "
@@ -102,6 +106,7 @@ class ClusterConfig:
             ("lag_bytes", 1 * MiB, 1 << 40),
             ("keep_bytes", 0, 1 << 50),
             ("chain_tails", 1, 100),
+            ("compare_s", 0, 86_400),
         ):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(key=f"cluster.{name}", problem=f"must be {least} to {most}")

@@ -160,7 +160,7 @@ class Tick:
 class Asked:
     """An operator or a resource manager wants this. The answer is `Answer`."""
 
-    command: Literal["promote", "demote", "drop", "shutdown"]
+    command: Literal["promote", "demote", "drop", "refill", "reread", "shutdown"]
     member: Name = ""
     """Whom to demote it in favour of, or to drop. promote: this member itself, named because it shall be no other."""
     accept_loss: bool = False

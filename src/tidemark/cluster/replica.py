@@ -864,6 +864,10 @@ class Replica:
                 answer = self._demote(asked.member)
             case "drop":
                 answer = self._drop(asked.member)
+            case "refill":
+                answer = self._refill()
+            case "reread":
+                answer = self._reread()
             case "shutdown":
                 answer = self._shut_down()
         self._out.insert(before, answer)  # first: nothing is done behind a `Quit`
@@ -954,6 +958,28 @@ class Replica:
             return Answer(True, f"{member} is not ready: there is nothing to drop")
         reign.unwanted[member] = "an operator dropped it"
         return Answer(True, f"the cluster goes on without {member}; it comes back when it connects anew")
+
+    def _refill(self) -> Answer:
+        """Have the store of this member emptied and filled again by its source."""
+        view = self.view
+        if view is None or self._source.name is None or not self._source.linked:
+            return Answer(False, f"{self.me} has nobody to be filled by: it is {self.state}, {self._why}")
+        self._step_back("its store is emptied")
+        self._begin_anew(Ends(), False)
+        return Answer(True, f"{self.me} empties its store and is filled again by {self._source.name}")
+
+    def _reread(self) -> Answer:
+        """Have this member read its own store anew."""
+        if self._reign is not None or self.state not in (State.CATCHUP, State.READY):
+            return Answer(False, f"{self.me} is {self.state}")
+        self._step_back("its store is read again")
+        self._cut()
+        self._out.append(Rewind(self._facts.ends))
+        return Answer(True, f"{self.me} reads its store again")
+
+    def _step_back(self, why: str) -> None:
+        if self.state is not State.JOINING:
+            self._become(State.JOINING, why)
 
     def _shut_down(self) -> Answer:
         if self._reign is None:

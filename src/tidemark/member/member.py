@@ -67,10 +67,24 @@ from tidemark.cluster.mode import (
 from tidemark.cluster.standby.mode import StandbyMode
 from tidemark.config import Config
 from tidemark.errors import LogGone, StoreError
+from tidemark.member.comparing import Comparing
 from tidemark.member.counting import count_messages
 from tidemark.member.floors import Floors
 from tidemark.member.shipping import Links, Shipping
-from tidemark.model.peers import Acked, Completed, Ends, Log, Message, Name, Offer, Takeover, Unit, View
+from tidemark.model.peers import (
+    Acked,
+    Census,
+    Compare,
+    Completed,
+    Ends,
+    Log,
+    Message,
+    Name,
+    Offer,
+    Takeover,
+    Unit,
+    View,
+)
 from tidemark.node import Node, Outside
 from tidemark.ports import Apart, Disk
 from tidemark.store.journal import RecoveryReport
@@ -168,6 +182,11 @@ class Member:
         self._stepping = False
         self._shipping = Shipping(config.cluster, outside)
         self._floors = Floors()
+        self.comparing = Comparing(config.cluster.compare_s)
+        self._compare_at: int | None = None
+        """Since then it is time to have members compare what they hold: at the end of a turn."""
+        self._reread = False
+        """It has read its store again because it differed from the leader's: once in an epoch, which mends what that can mend."""
         self._source: Name | None = None
         self._stored = self._durable = self._complete = Ends()
         self._serve_at: Ends | None = None
@@ -219,6 +238,8 @@ class Member:
         self.node.turn(now_ms)
         self._report()
         self._check_store()
+        if self._compare_at is not None:
+            self._compare(self._compare_at)
 
     def completed(self, now_ms: int) -> None:
         """The disk has news."""
@@ -245,6 +266,9 @@ class Member:
         """Often: time-outs between members are told by it."""
         self._now_ms = now_ms
         self._handle(Tick(ticks_ms))
+        if self.serving and self.comparing.is_due(ticks_ms):
+            self._compare_at = ticks_ms
+            self._outside.due()
 
     def close(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -264,6 +288,9 @@ class Member:
         self._handle(PeerDown(peer, dialled, gone))
 
     def peer_said(self, peer: Name, message: Message) -> None:
+        if isinstance(message, Compare):
+            self._heard_compare(peer, message)
+            return
         if isinstance(message, Acked) and self.view is not None and message.epoch == self.view.epoch:
             self._shipping.acked(peer, message)
         elif isinstance(message, Completed):
@@ -298,6 +325,8 @@ class Member:
                 self.node.fail(error)
                 self._handle(Broken(f"a frame of {peer} cannot be kept: {error}"))
                 return
+            if self.comparing.waits:
+                self._look()
             self._outside.due()
 
     def view_changed(self, view: View | None) -> None:
@@ -385,6 +414,8 @@ class Member:
         if self.view is None or (view.epoch, view.history) != (self.view.epoch, self.view.history):
             self._shipping.new_epoch(self.view.ready if self.view else (), self.name, self._complete)
             self._floors.forget()
+            self.comparing.new_epoch()
+            self._reread = False
         self.view = view
 
     def _perform(self, effect: Effect) -> None:
@@ -621,6 +652,7 @@ class Member:
         self._outside.renewed(self.node)
         self._complete = self._stored = self._durable = Ends()
         self._floors.forget()
+        self.comparing.forget()
         with suppress(Stop):
             self._remember(role="backup")
         waiting, self._events = self._events, deque()
@@ -652,6 +684,54 @@ class Member:
         if self._rebuild is None and self.view is not None and not self._ended:
             self._shipping.pump(self.node.store, self.view.epoch)
 
+    # Whether members hold the same ---------------------------------------------------------------------------------
+
+    def _compare(self, ticks_ms: int) -> None:
+        """Lead: say what the next queues hold, to all that read from here."""
+        readers = self._shipping.readers
+        if not self.serving or self.view is None or self._ended or not readers:
+            self._compare_at = None
+            return
+        at = self.node.settled()
+        if at is None:
+            return
+        self._compare_at = None
+        self._report()
+        targets = self.node.broker.targets()
+        compare = self.comparing.next_part(self.view.epoch, at, targets, ticks_ms)
+        for peer in readers:
+            self._outside.tell(peer, compare)
+
+    def _heard_compare(self, peer: Name, compare: Compare) -> None:
+        """Follow: wait for the place of which this is, and pass it on to those who read from here."""
+        of_now = self.view is not None and compare.epoch == self.view.epoch and peer == self._source
+        if not of_now or self._rebuild is not None or self._ended:
+            return
+        for reader in self._shipping.readers:
+            self._outside.tell(reader, compare)
+        self.comparing.hear(compare)
+        self._look()
+
+    def _look(self) -> None:
+        news = self.comparing.look(self.node.store.ends, self.node.broker.targets())
+        for there, here in news:
+            self._note_difference(there, here)
+        if news and not self._reread:
+            # What is in memory may be wrong though the logs are right: they say it once more.
+            self._reread = True
+            self._handle(Asked("reread"))
+
+    def _note_difference(self, there: Census, here: Census) -> None:
+        self._outside.note(
+            "error",
+            "members differ",
+            queue=self.node.broker.queue_name(there.number),
+            leader=self.leader,
+            entries_there=there.count,
+            entries_here=here.count,
+            **asdict(self.node.store.ends),
+        )
+
     # For those who look ---------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, object]:
@@ -671,6 +751,8 @@ class Member:
             "moved_bytes": self.moved_bytes,
             "accepted": view.accepted if view else 0,
             "given_up_messages": self.given_up_messages,
+            "compared": self.comparing.compared,
+            "differing": [self.node.broker.queue_name(number) for number in self.comparing.differing],
             "ends": asdict(ends),
             "durable": asdict(store.durable_ends),
             "complete": asdict(self._complete),

@@ -73,6 +73,11 @@ class Shipping:
     def end_all(self) -> None:
         self._senders.clear()
 
+    @property
+    def readers(self) -> list[Name]:
+        """Those that something is sent to."""
+        return list(self._senders)
+
     def acked(self, peer: Name, message: Acked) -> None:
         told = {peer: message.durable, **dict(message.behind)}
         self._acks |= told

@@ -177,4 +177,25 @@ class Closing:
     upto: Ends
 
 
-Message = Hello | Offer | Acked | Completed | Outdated | Closing
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What the logs have left on a queue or stream: how many entries, and the sum of the hashes of their sequences."""
+
+    number: int
+    count: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """From the leader down: when the logs end at `at`, the queues and streams with numbers from `first` to `last` hold this;
+    those that are left out hold nothing."""
+
+    epoch: int
+    at: Ends
+    first: int
+    last: int
+    censuses: tuple[Census, ...]
+
+
+Message = Hello | Offer | Acked | Completed | Outdated | Closing | Compare

@@ -92,6 +92,7 @@ EVENTS: dict[str, str] = {
     "store emptied": "TM-4039",
     "loss accepted": "TM-4040",
     "confirmed messages given up": "TM-4041",
+    "members differ": "TM-4042",
     # What should not happen
     "unexpected": "TM-9001",
     "unexpected exception": "TM-9002",

@@ -11,6 +11,7 @@ Invariant: a number is in `confirmed` only if a broker confirmed it.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import logging
@@ -33,12 +34,15 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
+from tidemark import cli
 from tidemark.cli import CommandError
 from tidemark.cli.trial import Mode, Seen, Trial
 from tidemark.model.wiring import MAIN
 
 PATIENCE_S = 60.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
+SETTINGS = {"limits.disk_free_bytes_min": "0", "log.level": "debug", "cluster.compare_s": "1"}
+"""Members compare what they hold all the time: whatever is done to them, they must find no difference."""
 _numbers = itertools.count(1)
 
 # Broken connections are what these tests are about; pika writes a page about each.
@@ -60,6 +64,20 @@ def wait_until(what: str, true: Callable[[], Any], timeout_s: float = PATIENCE_S
 
 
 # The cluster -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
 
 
 class Cluster:
@@ -84,7 +102,7 @@ class Cluster:
             mode=mode,
             etcd=etcd,
             proxies=proxies,
-            settings={"limits.disk_free_bytes_min": "0", "log.level": "debug", **(settings or {})},
+            settings={**SETTINGS, **(settings or {})},
             groups=groups,
             detached=False,
         )
@@ -231,6 +249,23 @@ class Cluster:
         with urllib.request.urlopen(request, timeout=10) as answer:
             text = answer.read()
         return json.loads(text) if text else None
+
+    def ctl(self, name: str, *words: str) -> Said:
+        """`tidemark ctl member …` for this member."""
+        out, err = io.StringIO(), io.StringIO()
+        url = f"http://{self.trial.members[name].admin}"
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(["ctl", "--url", url, "member", *words])
+        return Said(code, out.getvalue(), err.getvalue())
+
+    def must(self, name: str, *words: str) -> Said:
+        said = self.ctl(name, *words)
+        assert said.code == 0, f"{name} {' '.join(words)}: {said}"
+        return said
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What a member says of itself."""
+        return self.must(name, "status", "--json").status
 
     def log(self, name: str) -> str:
         return self.trial.log(name).read_text(errors="replace")

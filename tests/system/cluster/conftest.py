@@ -73,6 +73,10 @@ def _lent(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Cluster]:
     failed = request.session.testsfailed
     cluster = pool.whole()
     yield cluster
+    differing = [name for name in cluster.trial.members if "members differ" in cluster.log(name)]
+    if differing:
+        pool.discard()
+    assert not differing, f"{', '.join(differing)} held something else than the leader"
     if request.session.testsfailed > failed:
         for name in cluster.trial.members:
             lines = cluster.log(name).splitlines()[-LOG_LINES:]

@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 from system.cluster.cluster import Cluster, Publisher, Watch, drained, fresh, wait_until
-from system.cluster.test_external import External, Said
+from system.cluster.test_external import External
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def ctl(cluster: Cluster, name: str, *words: str) -> Said:
-    return External.ctl(cluster, name, *words)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -62,9 +58,9 @@ def test_the_best_of_those_that_are_left_goes_on_when_an_operator_accepts_the_lo
     cluster.await_state(n3, "joining")
 
     # What is refused, and what a refusal says.
-    wait_until("n1 is not there", lambda: "None of those is there" in ctl(cluster, n2, "promote").err)
-    told = ctl(cluster, n3, "promote")
-    worse = ctl(cluster, n3, "promote", "--accept-loss")
+    wait_until("n1 is not there", lambda: "None of those is there" in cluster.ctl(n2, "promote").err)
+    told = cluster.ctl(n3, "promote")
+    worse = cluster.ctl(n3, "promote", "--accept-loss")
     assert (told.code, worse.code) == (1, 1)
     assert f"promote {n2} with --accept-loss: then everything that only {n1} had is lost" in told.err
     assert f"Promote {n2} with --accept-loss; or name this one" in worse.err
@@ -74,11 +70,11 @@ def test_the_best_of_those_that_are_left_goes_on_when_an_operator_accepts_the_lo
     assert "active" not in cluster.states().values()
 
     with Watch(cluster):
-        done = ctl(cluster, n2, "promote", "--accept-loss")
+        done = cluster.ctl(n2, "promote", "--accept-loss")
         assert done.code == 0, done
         assert f"Given up: {n1}; what only {n1} had is lost" in done.out
         cluster.trial.wait_whole()
-        assert ctl(cluster, n3, "promote", "--accept-loss", "--wait", "20").code == 0, "it lacks nothing now"
+        assert cluster.ctl(n3, "promote", "--accept-loss", "--wait", "20").code == 0, "it lacks nothing now"
         cluster.trial.wait_whole()
         with Publisher(cluster, queue) as after:
             after.await_more(30)
@@ -102,7 +98,7 @@ def test_the_best_of_those_that_are_left_goes_on_when_an_operator_accepts_the_lo
     [given_up] = re.findall(r"TM-4041 confirmed messages given up +messages=(\d+)", cluster.log(n1))
     assert int(given_up) == len(before.confirmed) - shared
     assert "TM-4040 loss accepted  epoch=" in cluster.log(n2) and f"given_up={n1}" in cluster.log(n2)
-    status = ctl(cluster, n1, "status", "--json").status
+    status = cluster.ctl(n1, "status", "--json").status
     assert status["given_up_messages"] == int(given_up) and status["accepted"] > 1
 
 
@@ -113,11 +109,11 @@ def test_while_a_ready_member_is_there_nothing_is_given_up(founded: Cluster) -> 
     cluster = founded
     leader = cluster.leader
     name = cluster.backups[0]
-    assert ctl(cluster, leader, "drop", name).code == 0
+    assert cluster.ctl(leader, "drop", name).code == 0
     cluster.await_state(name, "catch-up")
 
-    refused = ctl(cluster, name, "promote", name, "--accept-loss")
-    asked = ctl(cluster, name, "promote")
+    refused = cluster.ctl(name, "promote", name, "--accept-loss")
+    asked = cluster.ctl(name, "promote")
 
     assert refused.code == 1 and "is there with all that was confirmed" in refused.err
     assert asked.code == 1 and "accept-loss" not in asked.err

@@ -236,6 +236,31 @@ def wipe(cluster: Cluster, name: str) -> None:
         file.unlink()
 
 
+def test_a_member_compares_what_it_holds_and_can_be_filled_again(cluster: Cluster) -> None:
+    """U-34: under load all members look at every queue and find the same; `refill` empties a store and gets everything again."""
+    queue = fresh("compared")
+    cluster.declare(queue)
+    victim = cluster.backups[-1]
+
+    with Publisher(cluster, queue) as publisher:
+        publisher.await_more(50)
+        before = {name: cluster.status(name)["compared"] for name in cluster.backups}
+        wait_until(
+            "every backup has compared more queues",
+            lambda: all(cluster.status(name)["compared"] > before[name] for name in before),
+        )
+        told = cluster.must(victim, "refill", "--wait", "60").out
+        publisher.await_more(50)
+
+    assert "filled again" in told
+    assert "store emptied" in cluster.log(victim)
+    judge(publisher, drained(cluster, queue))
+    cluster.await_equal()
+    assert all(cluster.status(name)["differing"] == [] for name in cluster.backups)
+    refused = cluster.ctl(cluster.leader, "refill")
+    assert refused.code == 1 and "nobody to be filled by" in refused.err
+
+
 def test_a_member_with_another_secret_is_kept_out_and_harms_nobody(cluster: Cluster) -> None:
     """S-22, A-6, Q-6: wrong peer credentials: it never becomes ready, says why, and publishing goes on."""
     queue = fresh("secret")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import shutil
@@ -13,35 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pika
 import pytest
 from helpers.broker import parse_address
-from system.cluster.cluster import PERSISTENT, Cluster, Publisher, drained, fresh, judge, wait_until
+from system.cluster.cluster import PERSISTENT, Cluster, Publisher, Said, drained, fresh, judge, wait_until
 
 import tidemark
 from tidemark import cli
 from tidemark.cli.trial import HOST, Mode, free_ports
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.out)
-        return found
 
 
 class External(Cluster):
@@ -80,19 +63,6 @@ class External(Cluster):
     def await_answers(self, *names: str) -> None:
         for name in names:
             self.await_state(name, "joining", "catch-up", "ready")
-
-    def ctl(self, name: str, *words: str) -> Said:
-        """`tidemark ctl member …` for this member."""
-        out, err = io.StringIO(), io.StringIO()
-        url = f"http://{self.trial.members[name].admin}"
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.main(["ctl", "--url", url, "member", *words])
-        return Said(code, out.getvalue(), err.getvalue())
-
-    def must(self, name: str, *words: str) -> Said:
-        said = self.ctl(name, *words)
-        assert said.code == 0, f"{name} {' '.join(words)}: {said}"
-        return said
 
     def await_views(self, leader: str, *names: str) -> None:
         """Wait until these know that this one leads."""
@@ -309,16 +279,13 @@ def test_a_member_of_a_cluster_with_etcd_takes_the_same_commands(cluster: Cluste
     """X-9: with an etcd or without, members are told the same and do the same."""
     leader, other = cluster.leader, cluster.second
 
-    def ctl(name: str, *words: str) -> Said:
-        return External.ctl(cluster, name, *words)  # type: ignore[arg-type]
-
-    assert ctl(leader, "status", "--is-leader").code == 0
-    assert ctl(other, "status", "--is-leader").code == 1
-    assert ctl(leader, "demote", "--to", "nobody").code == 1
-    assert ctl(leader, "demote", "--to", other).code == 0
+    assert cluster.ctl(leader, "status", "--is-leader").code == 0
+    assert cluster.ctl(other, "status", "--is-leader").code == 1
+    assert cluster.ctl(leader, "demote", "--to", "nobody").code == 1
+    assert cluster.ctl(leader, "demote", "--to", other).code == 0
     cluster.whole()
     assert cluster.leader == other
-    assert ctl(leader, "promote").code == 0
+    assert cluster.ctl(leader, "promote").code == 0
     cluster.whole()
     assert cluster.leader == leader
 

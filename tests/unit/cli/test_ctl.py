@@ -404,7 +404,7 @@ def test_only_an_administrator_may_give_a_member_commands(ctl: Ctl) -> None:
     as_eve = ("--user", "eve", "--password", "secret", "member")
 
     assert "alone" in ctl(*as_eve, "status")
-    for command in (("promote",), ("demote",), ("drop", "n2"), ("shutdown",)):
+    for command in (("promote",), ("demote",), ("drop", "n2"), ("refill",), ("shutdown",)):
         assert "Not administrator" in ctl(*as_eve, *command, code=1)
 
 

@@ -498,6 +498,7 @@ MEMBER = {
         ({"leader": None}, "cluster.leader", "fail"),
         ({"ready": ["a"]}, "cluster.copies", "warn"),
         ({"peers": [{"name": "b", "lag": 10**6}]}, "cluster.lag", "warn"),
+        ({"differing": ["'q' in vhost '/'"]}, "cluster.alike", "fail"),
     ],
 )
 def test_a_cluster_that_is_not_whole_is_found(

@@ -279,6 +279,8 @@ def _cluster(server: Server) -> Iterator[Family]:
         yield one("tidemark_cluster_serving", node.serving)
         yield one("tidemark_cluster_epoch", 0)
         yield one("tidemark_cluster_members_ready", 0)
+        yield one("tidemark_cluster_queues_differing", 0)
+        yield one("tidemark_cluster_queues_compared_total", 0)
     else:
         now: dict[str, Any] = member.status()
         yield one(
@@ -304,6 +306,8 @@ def _cluster(server: Server) -> Iterator[Family]:
             "tidemark_cluster_member_over_budget_ratio",
             [({"member": name}, share) for name, share in now["over_budget"].items()],
         )
+        yield one("tidemark_cluster_queues_differing", len(now["differing"]))
+        yield one("tidemark_cluster_queues_compared_total", now["compared"])
     yield one("tidemark_cluster_histories_total", len(node.store.table))
 
 

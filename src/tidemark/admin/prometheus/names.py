@@ -239,8 +239,13 @@ TOTALS: dict[str, Metric] = {
         member_unacked_bytes="Bytes sent to a member that it has not stored yet.",
         member_over_budget_ratio="For which share of the last two seconds a ready member took longer than "
         "cluster.ack_budget_ms to acknowledge, as the leader sees it.",
+        queues_differing="Queues and streams of this member that do not hold what the leader's do. Not 0: look at its log.",
     ),
-    **_counters("tidemark_cluster_", histories="Histories of the store: how often somebody began to lead."),
+    **_counters(
+        "tidemark_cluster_",
+        histories="Histories of the store: how often somebody began to lead.",
+        queues_compared="Queues and streams of this member that were compared with the leader's.",
+    ),
     **_counters(
         "tidemark_scrape_",
         requests="Times that metrics were asked for.",

@@ -26,7 +26,7 @@ from tidemark.runtime.server import Server
 
 PATH = "/tidemark/cluster"
 OPEN_FACTS = ("name", "state", "why", "provider", "score")
-COMMANDS = ("promote", "demote", "drop", "shutdown")
+COMMANDS = ("promote", "demote", "drop", "refill", "shutdown")
 """What an administrator may have a member do."""
 
 

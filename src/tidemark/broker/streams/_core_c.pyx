@@ -26,6 +26,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
+from tidemark.broker._target_c cimport mixed
 from tidemark.model._arena_c cimport Arena, Head
 from tidemark.model._keys_c cimport (
     SCRATCH, Digest, Rule, digest_end, digest_row, digest_start, find_key, is_tombstone, sip24, slot_of_bytes, slot_of_number,
@@ -1412,6 +1413,22 @@ cdef class StreamCore(Target):
         self._bytes = 0
         self._adopted = None
         return 0
+
+    def census(self):
+        """Of the entries that nothing has superseded: how many, and the sum of the hashes of their sequences. What is
+        superseded stays for as long as somebody holds it, which is nobody else's business."""
+        cdef uint64_t count = 0, digest = 0
+        cdef Cursor cursor
+        cdef Entry *entry
+        if self._seek(0, &cursor):
+            while True:
+                entry = self._next(&cursor)
+                if entry == NULL:
+                    break
+                if entry.sup == EVERYTHING:
+                    count += 1
+                    digest += mixed(entry.seq)
+        return count, digest
 
     # Checkpoints ------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.broker._target_py import Target
+from tidemark.broker._target_py import Target, census_of
 from tidemark.model import records
 from tidemark.model._arena_py import EVERYTHING, Arena
 from tidemark.model._keys_py import (
@@ -497,6 +497,11 @@ class StreamCore(Target):
         for seq, count in holds.items():
             for _ in range(count):
                 self.hold(seq)
+
+    def census(self) -> tuple[int, int]:
+        """Of the entries that nothing has superseded: how many, and the sum of the hashes of their sequences. What is
+        superseded stays for as long as somebody holds it, which is nobody else's business."""
+        return census_of(entry.seq for entry in self._entries.values() if entry.sup == EVERYTHING)
 
     # Checkpoints -------------------------------------------------------------------------------------
 

@@ -213,6 +213,12 @@ def cluster(api: Api) -> Iterator[Finding]:
                 f"{row['name']} is {row['lag']:,} records behind",
                 "its disk or its network is slower than the leader's: run 'tidemark doctor' there",
             )
+    if differing := seen.get("differing"):
+        yield fail(
+            "cluster.alike",
+            f"{seen['name']} does not hold what {seen.get('leader')} does: {', '.join(differing)}",
+            "see 'When members differ' in docs/operations.md: 'tidemark ctl member refill' there fills it again",
+        )
     yield from _clocks(api, known)
 
 

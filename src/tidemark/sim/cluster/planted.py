@@ -271,6 +271,21 @@ def keeps_what_it_should_not(set_: Set) -> None:
     set_(QueueSpec, "in_journal", property(in_journal))
 
 
+def forgets_a_message_that_it_has(set_: Set) -> None:
+    """Now and then a follower's memory loses what its log has."""
+    honest = Node.adopt
+
+    def adopt(self: Node, log: Log, payload: memoryview) -> None:
+        honest(self, log, payload)
+        if log is Log.JOURNAL and self.store.ends.journal % 5 == 0:
+            last = self.store.ends.journal
+            for queue in self.broker.journaled.values():
+                if not queue.keeps and any(queue.forget(seq) for seq in range(last, max(0, last - 20), -1)):
+                    return
+
+    set_(Node, "adopt", adopt)
+
+
 def shows_what_is_stored(set_: Set) -> None:
     """A follower shows its readers what is on its own disk."""
     honest = Node.complete
@@ -324,6 +339,7 @@ PLANTED: dict[str, Plant] = {
         work=("queues",),
         faults=("isolate", "freeze"),
     ),
+    "memory-slip": Plant("a follower forgets a message that it has", forgets_a_message_that_it_has, 10),
     "early-compaction": Plant(
         "what is not complete is compacted",
         compacts_what_is_not_complete,

@@ -32,7 +32,9 @@ from typing import Final, Literal, TypeAlias, cast
 from tidemark.errors import PeerFault
 from tidemark.model.peers import (
     Acked,
+    Census,
     Closing,
+    Compare,
     Completed,
     Ends,
     Hello,
@@ -52,6 +54,7 @@ UNIT: Final = struct.Struct("<B3sIQQQ")
 UNIT_BYTES: Final = UNIT.size
 SEQUENCES: Final = struct.Struct("<QQ")
 TAKEOVER: Final = struct.Struct("<16sQQ")
+CENSUS: Final = struct.Struct("<IQQ")
 COUNT: Final = struct.Struct("<I")
 ZERO: Final = bytes(3)
 
@@ -61,6 +64,7 @@ UNIT_BYTES_MAX: Final = 1 << 30
 TABLE_MAX: Final = 16_384
 """The newest takeovers that are told. One that is missing can only make a reader fetch more than it needs."""
 BEHIND_MAX: Final = 1024
+CENSUSES_MAX: Final = 4096
 NAME_BYTES_MAX: Final = 255
 REASON_BYTES_MAX: Final = 4096
 
@@ -74,6 +78,7 @@ class Kind(IntEnum):
     UNIT = 6
     PING = 7
     CLOSING = 8
+    COMPARE = 9
 
 
 KINDS: Final = frozenset(Kind)
@@ -105,6 +110,10 @@ def encode(message: Message) -> bytes:
             return _frame(Kind.OUTDATED, epoch)
         case Closing(epoch, upto):
             return _frame(Kind.CLOSING, epoch, _ends(upto))
+        case Compare(epoch, at, first, last, censuses):
+            each = [CENSUS.pack(one.number, one.count, one.digest) for one in censuses]
+            facts = [_ends(at), SEQUENCES.pack(first, last), COUNT.pack(len(each))]
+            return _frame(Kind.COMPARE, epoch, *facts, *each)
 
 
 def encode_unit(epoch: int, unit: Unit) -> list[Buffer]:
@@ -248,6 +257,10 @@ def _message(kind: int, epoch: int, fields: Fields) -> Message:
         message = Completed(epoch, fields.ends(), *fields.sequences())
     elif kind == Kind.CLOSING:
         message = Closing(epoch, fields.ends())
+    elif kind == Kind.COMPARE:
+        at, (first, last) = fields.ends(), fields.sequences()
+        censuses = tuple(fields.census() for _ in range(fields.count(CENSUSES_MAX)))
+        message = Compare(epoch, at, first, last, censuses)
     else:
         message = Outdated(epoch)
     fields.finish()
@@ -299,6 +312,9 @@ class Fields:
     def takeover(self) -> Takeover:
         history, catalog, journal = TAKEOVER.unpack(self.take(TAKEOVER.size))
         return Takeover(history.hex(), Ends(catalog, journal))
+
+    def census(self) -> Census:
+        return Census(*CENSUS.unpack(self.take(CENSUS.size)))
 
     def verdict(self) -> Verdict:
         number = self.byte()

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from tidemark.errors import PeerFault
 from tidemark.model.peers import (
     Acked,
+    Census,
     Closing,
+    Compare,
     Completed,
     Ends,
     Hello,
@@ -39,6 +41,7 @@ from tidemark.wire.peer.codec import (
 
 TOP = (1 << 64) - 1
 sequences = st.integers(0, TOP)
+numbers = st.integers(0, (1 << 32) - 1)
 ends = st.builds(Ends, sequences, sequences)
 names = st.text(max_size=60)
 histories = st.binary(min_size=16, max_size=16).map(bytes.hex)
@@ -59,6 +62,14 @@ messages = st.one_of(
     st.builds(Completed, sequences, ends, sequences, sequences),
     st.builds(Outdated, sequences),
     st.builds(Closing, sequences, ends),
+    st.builds(
+        Compare,
+        sequences,
+        ends,
+        sequences,
+        sequences,
+        st.lists(st.builds(Census, numbers, sequences, sequences), max_size=4).map(tuple),
+    ),
 )
 
 
@@ -144,7 +155,7 @@ def test_any_bytes_are_messages_or_a_fault_and_cost_no_more_than_themselves(data
     ("head", "words"),
     [
         (HEAD.pack(12, 0, ZERO, 1), "kind 0 is not the beginning"),
-        (HEAD.pack(12, 9, ZERO, 1), "kind 9 is not the beginning"),
+        (HEAD.pack(12, max(Kind) + 1, ZERO, 1), "kind 10 is not the beginning"),
         (HEAD.pack(12, Kind.OUTDATED, b"\0\1\0", 1), "is not the beginning"),
         (HEAD.pack(11, Kind.OUTDATED, ZERO, 1), "cannot have 15 bytes"),
         (HEAD.pack(13, Kind.PING, ZERO, 0), "cannot have 17 bytes"),

@@ -77,6 +77,7 @@ export function openCluster(page) {
       ["Connections", count(body.connections)],
       body.provider && ["Decided by", body.provider],
       body.why && ["Why", body.why],
+      body.differing?.length && ["Differs from the leader in", state(body.differing.join(", "), "bad")],
       body.cluster && ["Cluster", h("code", null, body.cluster)],
     ]);
     drawActions(body);

@@ -1,0 +1,126 @@
+"""Whether those who follow hold what the leader does, queue by queue, while everything goes on.
+
+The logs of members are the same, record by record; that is seen to as they are shipped. What a member makes of them in
+memory it makes by itself, and a mistake there would come to light when it leads, which is too late. So now and then
+the leader says what its queues and streams hold at a place of the logs, some of them at a time, and whoever follows
+looks at its own when its logs end at that very place.
+
+    leader: memory is what the logs say, up to `at` ──Compare(at, censuses)──► follower: at `at`? the same?
+                                                                              └─► its own readers are told, too
+
+`Compare` goes down the same links as the frames, so it is there before anything behind `at` is. One that cannot be
+answered is let go of: the next round has all of it again.
+
+Invariant: nothing is compared unless both logs end at the place of which the censuses are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from tidemark.model.peers import Census, Compare, Ends
+
+QUEUES_MAX = 1000
+ENTRIES_MAX = 1_000_000
+"""What is counted at once, so that no turn takes long; one queue may have more."""
+PART_MS = 1000
+"""From one part of a round to the next."""
+NUMBER_MAX = (1 << 32) - 1
+WAITING_MAX = 16
+
+
+class Counted(Protocol):
+    """A queue or a stream."""
+
+    number: int
+
+    def census(self) -> tuple[int, int]: ...
+
+
+class Comparing:
+    def __init__(self, every_s: int) -> None:
+        self._every_ms = every_s * 1000
+        self._due_ms: int | None = None
+        self._next = 0
+        """The queues from this number on are still to come in this round."""
+        self._waiting: deque[Compare] = deque(maxlen=WAITING_MAX)
+        self.compared = 0
+        """How many queues and streams were looked at here since the start."""
+        self.differing: dict[int, tuple[Census, Census]] = {}
+        """By the number of a queue: what the leader has, and what is here."""
+
+    # At the leader ----------------------------------------------------------------------------------------------
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it is time for the next part. The first round begins a while after the member has begun to lead."""
+        if not self._every_ms:
+            return False
+        if self._due_ms is None:
+            self._due_ms = now_ms + self._every_ms
+        return now_ms >= self._due_ms
+
+    def next_part(self, epoch: int, at: Ends, targets: Iterable[tuple[int, Counted]], now_ms: int) -> Compare:
+        """What the next queues of the round hold, now that the logs end at `at`."""
+        first, last = self._next, NUMBER_MAX
+        found: list[Census] = []
+        entries = 0
+        for number, target in sorted(one for one in targets if one[0] >= first):
+            if len(found) == QUEUES_MAX or entries >= ENTRIES_MAX:
+                last = number - 1
+                break
+            count, digest = target.census()
+            entries += count
+            found.append(Census(number, count, digest))
+        over = last == NUMBER_MAX
+        self._next = 0 if over else last + 1
+        self._due_ms = now_ms + (self._every_ms if over else min(PART_MS, self._every_ms))
+        return Compare(epoch, at, first, last, tuple(found))
+
+    # At those who follow -------------------------------------------------------------------------------------------
+
+    def hear(self, compare: Compare) -> None:
+        self._waiting.append(compare)
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
+
+    def look(self, ends: Ends, targets: Iterable[tuple[int, Counted]]) -> list[tuple[Census, Census]]:
+        """The logs end here now. What differs and was not known to: (there, here)."""
+        news: list[tuple[Census, Census]] = []
+        while self._waiting and ends.covers(self._waiting[0].at):
+            compare = self._waiting.popleft()
+            if ends == compare.at:
+                news += self._compare(compare, dict(targets))
+        return news
+
+    def _compare(self, compare: Compare, targets: dict[int, Counted]) -> list[tuple[Census, Census]]:
+        told = {one.number: one for one in compare.censuses}
+        both = {*told, *(number for number in targets if compare.first <= number <= compare.last)}
+        known = {number for number in self.differing if compare.first <= number <= compare.last}
+        news = []
+        for number in sorted(both | known):
+            there = told.get(number) or Census(number, 0, 0)
+            target = targets.get(number)
+            here = Census(number, *(target.census() if target is not None else (0, 0)))
+            if here == there:
+                self.differing.pop(number, None)
+                continue
+            if number not in known:
+                news.append((there, here))
+            self.differing[number] = there, here
+        self.compared += len(both)
+        return news
+
+    # Both ------------------------------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """The logs were cut or the links closed: what waits is void, and a round begins anew."""
+        self._waiting.clear()
+        self._due_ms, self._next = None, 0
+
+    def new_epoch(self) -> None:
+        self.forget()
+        self.differing.clear()
