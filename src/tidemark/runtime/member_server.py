@@ -150,7 +150,7 @@ class MemberServer(Server):
 
     # Time ------------------------------------------------------------------------------------------------------------
 
-    def _fresh(self) -> None:
+    def fresh(self) -> None:
         """Let the member know what time it is, unless it has just heard."""
         ticks = ticks_ms()
         if ticks - self._ticked_ms >= FRESH_MS:
@@ -159,7 +159,7 @@ class MemberServer(Server):
 
     def _beat(self) -> None:
         self._timers["beat"] = self._loop.call_later(BEAT_S, self._beat)
-        self._fresh()
+        self.fresh()
         self._check_readers()
 
     def _tick(self) -> None:
@@ -170,7 +170,7 @@ class MemberServer(Server):
             self.node.broker.streams.tick(now_ms)  # of readers: nothing is written
 
     def _turn(self) -> None:
-        self._fresh()
+        self.fresh()
         super()._turn()
         for front_end in self._door.turn(self.clock.now_ms()):
             shell = self._shells.get(front_end)
@@ -184,7 +184,7 @@ class MemberServer(Server):
         """The member has heard of it, and has said whether the process ends (`quit`)."""
 
     def _disk_news(self) -> None:
-        self._fresh()
+        self.fresh()
         super()._disk_news()
 
     def wake(self, at_ticks_ms: int) -> None:
@@ -286,7 +286,7 @@ class MemberServer(Server):
 
     def _leads(self) -> bool:
         """Whether this member leads and can prove it, at this very moment."""
-        self._fresh()
+        self.fresh()
         return self.serving
 
     def connected(self, shell: ConnectionShell, peer: PeerInfo) -> FrontEnd:
@@ -379,8 +379,7 @@ class MemberServer(Server):
     def role(self, state: State, leader: Name | None) -> None:
         self._leader = leader
         for near in list(self.relays):
-            if near.leader is not None and near.leader != leader:
-                near.cut()
+            near.turn_to(leader)
         if self._frozen != self.node.paused:
             self._frozen = self.node.paused
             for front_end, shell in list(self._shells.items()):
@@ -450,7 +449,7 @@ class MemberServer(Server):
         deadline_s = self._loop.time() + PATIENCE_S
         while self.member.rebuilding and self._loop.time() < deadline_s:
             await asyncio.sleep(0.01)
-        self._fresh()
+        self.fresh()
         answer = self.member.ask(command, member, accept_loss=accept_loss, answers=answers)
         if not (answer.done and unseen) or led:
             return answer
@@ -522,35 +521,35 @@ class MemberServer(Server):
     # What peers say --------------------------------------------------------------------------------------------------------
 
     def peer_up(self, peer: Name, dialled: bool) -> None:
-        self._fresh()
+        self.fresh()
         self.parted_ms.pop(peer, None)
         self.member.peer_up(peer, dialled)
 
     def peer_down(self, peer: Name, dialled: bool, gone: bool = False) -> None:
-        self._fresh()
+        self.fresh()
         self.parted_ms.setdefault(peer, self.clock.now_ms())
         self.member.peer_down(peer, dialled, gone)
 
     def peer_said(self, peer: Name, message: Message) -> None:
-        self._fresh()
+        self.fresh()
         self.member.peer_said(peer, message)
 
     def given(self, peer: Name, epoch: int, unit: Unit) -> None:
-        self._fresh()
+        self.fresh()
         self.member.given(peer, epoch, unit)
 
     # What the membership says ----------------------------------------------------------------------------------------------
 
     def view_changed(self, view: View | None) -> None:
-        self._fresh()
+        self.fresh()
         self.member.view_changed(view)
 
     def proposal_failed(self, view: View) -> None:
-        self._fresh()
+        self.fresh()
         self.member.proposal_failed(view)
 
     def member_here(self, facts: MemberFacts) -> None:
-        self._fresh()
+        self.fresh()
         self._facts[facts.name] = facts
         self._away.discard(facts.name)
         if facts.name not in self._routes and facts.name != self.config.node.name:
@@ -561,13 +560,13 @@ class MemberServer(Server):
         self.member.member_here(_here(facts))
 
     def member_gone(self, name: Name) -> None:
-        self._fresh()
+        self.fresh()
         self._away.add(name)
         self.member.member_gone(name)
 
     def lease(self, until_ticks_ms: int) -> None:
         self._leased_until_ms = until_ticks_ms
-        self._fresh()
+        self.fresh()
         self.member.lease(until_ticks_ms)
 
     def _own_facts(self) -> MemberFacts:

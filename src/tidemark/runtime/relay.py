@@ -40,6 +40,10 @@ class NotTaken(Exception):
     """The leader could not be reached, or does not serve clients."""
 
 
+class Replaced(Exception):
+    """Somebody else leads since: one that hangs would not have answered for long."""
+
+
 class Near(asyncio.Protocol):
     """The client's side."""
 
@@ -48,8 +52,12 @@ class Near(asyncio.Protocol):
         """Where its bytes go."""
         self.transport: asyncio.Transport
         self._server = server
-        self._far: Far | None = None
+        self.far: Far | None = None
+        """The leader that has taken the client."""
         self._task: asyncio.Task[None] | None = None
+        self._dial: asyncio.Task[Far] | None = None
+        """The link to this leader that is being made."""
+        self._dialling: Name | None = None
         self._silent: asyncio.TimerHandle
         """Until it has said something."""
         self._held = b""
@@ -65,8 +73,8 @@ class Near(asyncio.Protocol):
         self._silent = asyncio.get_running_loop().call_later(patience_s, self.cut)
 
     def data_received(self, data: bytes) -> None:
-        if self._far is not None:
-            self._far.transport.write(data)
+        if self.far is not None:
+            self.far.transport.write(data)
             return
         self._held += data
         if self._task is not None:
@@ -87,12 +95,12 @@ class Near(asyncio.Protocol):
             server.take(self.transport, peer_info(self.transport), self._held, reads=reads)
 
     def pause_writing(self) -> None:
-        if self._far is not None:
-            self._far.transport.pause_reading()
+        if self.far is not None:
+            self.far.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._far is not None and not self._far.closed:
-            self._far.transport.resume_reading()
+        if self.far is not None and not self.far.closed:
+            self.far.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self.closed = True
@@ -100,8 +108,8 @@ class Near(asyncio.Protocol):
         self._server.relays.discard(self)
         if self._task is not None:
             self._task.cancel()
-        if self._far is not None:
-            self._far.end()
+        if self.far is not None:
+            self.far.end()
 
     def write(self, data: bytes) -> None:
         if not self.closed:
@@ -114,8 +122,15 @@ class Near(asyncio.Protocol):
             self.transport.close()
             asyncio.get_running_loop().call_later(LINGER_S, self.transport.abort)
 
+    def turn_to(self, leader: Name | None) -> None:
+        """This one leads now: what another has heard cannot be said again, what nobody has heard can."""
+        if self.leader is not None and self.leader != leader:
+            self.cut()
+        elif self._dial is not None and self._dialling != leader:
+            self._dialling = None
+            self._dial.cancel()
+
     def cut(self) -> None:
-        """Somebody else leads now."""
         self.closed = True
         self.transport.abort()
 
@@ -128,12 +143,13 @@ class Near(asyncio.Protocol):
             leader = server.elsewhere()
             if leader is not None:
                 try:
-                    far = await dialled(server.peers, leader, client, self)
+                    self._taken(leader, await self._link_to(leader, client))
+                    return
                 except NotTaken as refusal:
                     problem = str(refusal)
-                else:
-                    self._taken(leader, far)
-                    return
+                except Replaced:
+                    deadline_s = loop.time() + WAIT_S
+                    continue
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(server.role_changed.wait(), RETRY_S)
         if not server.serving:
@@ -142,12 +158,29 @@ class Near(asyncio.Protocol):
         self._task = None
         server.take(self.transport, client, self._held)
 
+    async def _link_to(self, leader: Name, client: PeerInfo) -> Far:
+        """Raises NotTaken, Replaced."""
+        self._dialling = leader
+        self._dial = asyncio.get_running_loop().create_task(
+            dialled(self._server.peers, leader, client, self)
+        )
+        try:
+            return await self._dial
+        except asyncio.CancelledError:
+            if self._dialling is not None:
+                raise  # the client has gone
+            raise Replaced from None
+        finally:
+            self._dial = self._dialling = None
+
     def _taken(self, leader: Name, far: Far) -> None:
-        if self.closed or self._server.elsewhere() != leader:
+        """Raises NotTaken, Replaced."""
+        if self._server.elsewhere() != leader:
             far.transport.abort()
-            self.cut()
-            return
-        self.leader, self._far = leader, far
+            raise Replaced
+        if far.closed:
+            raise NotTaken("the leader closed the connection")
+        self.leader, self.far = leader, far
         if self._held:
             far.transport.write(self._held)
             self._held = b""
@@ -191,7 +224,7 @@ class Far(asyncio.Protocol):
         self.closed = True
         if not self.taken.done():
             self.taken.set_exception(NotTaken(str(exc or "the leader closed the connection").lower()))
-        else:
+        elif self._near.far is self:
             self._near.end()
 
     def end(self) -> None:

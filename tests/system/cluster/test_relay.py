@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -58,6 +59,34 @@ def test_a_client_may_connect_anywhere_and_the_leader_knows_it_as_who_it_is(clus
     named = f"127.0.0.1:{local_port(link)} -> 127.0.0.1:{cluster.address(backup).port}"
     assert named in [one["name"] for one in cluster.admin(cluster.leader, "GET", "/api/connections")]
     link.close()
+
+
+def test_a_client_that_comes_while_the_leader_hangs_is_served_when_another_leads(cluster: Cluster) -> None:
+    """S-10, A-71: at every backup, those that wait are neither closed nor left with the one that hangs: all are answered as soon
+    as the first one is."""
+    began: dict[socket.socket, str] = {}
+    answered: dict[socket.socket, tuple[float, bytes]] = {}
+    leader, backups = cluster.leader, cluster.backups
+    cluster.freeze(leader)
+    deadline = time.monotonic() + 30
+    try:
+        while len(answered) < len(began) or not answered:
+            assert time.monotonic() < deadline, f"{len(began) - len(answered)} of {len(began)} wait for ever"
+            for name in backups if not answered else ():
+                where = cluster.address(name)
+                one = socket.create_connection((where.host, where.port))
+                one.sendall(b"AMQP\x00\x00\x09\x01")
+                began[one] = name
+            for one in select.select([one for one in began if one not in answered], [], [], 0.1)[0]:
+                answered[one] = time.monotonic(), one.recv(100)
+    finally:
+        for one in began:
+            one.close()
+        cluster.thaw(leader)
+
+    assert [began[one] for one, (_, heard) in answered.items() if not heard.startswith(b"\x01")] == []
+    times = [when for when, _ in answered.values()]
+    assert max(times) - min(times) < 1, "some were left with the member that hangs"
 
 
 def test_large_messages_pass_a_backup_both_ways(cluster: Cluster) -> None:

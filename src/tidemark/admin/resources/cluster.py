@@ -49,6 +49,7 @@ def found(server: Server) -> dict[str, object]:
     if server.member is None:
         return {"name": server.config.node.name, "state": "alone", **connections}
     member = as_member(server)
+    member.fresh()  # one that was frozen must not say that it leads
     return {**member.member.status(), **member.standing(), **connections}
 
 
