@@ -90,6 +90,8 @@ class Socket(asyncio.BufferedProtocol):
             self.machine = link
         self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Whether the member has taken the link."""
+        self.member: Name = "" if handshake is None else handshake.peer
+        """At the other end, if that has proven who it is."""
         self._handshake = handshake
         if handshake is None:
             self.taken.set_result(None)
@@ -237,6 +239,7 @@ class FrontServer:
         self._mover = Mover(self, config.node.name)
         for group, feed in self._feeds.items():
             feed.waits = partial(self._waits, group)
+            feed.led = partial(self._led, group)
         self._servers: list[asyncio.Server] = []
         self._sockets: dict[Speaker | Leader, Socket] = {}
         self._routers: dict[Speaker, None] = {}
@@ -275,6 +278,18 @@ class FrontServer:
     def _waits(self, group: str, vhost: str, queue: str) -> None:
         self._at()
         self._mover.told(group, vhost, queue)
+
+    def _led(self, group: str, leader: Name) -> None:
+        """This member leads a group. One that led before may hang: nobody is left with it, or on the way to it."""
+        self._at()
+        self.members[group].sort(key=lambda member: member.name != leader)
+        for link, one in list(self._sockets.items()):
+            if isinstance(link, Link | StreamLink) and link.group == group and one.member != leader:
+                link.lose(f"{leader} leads now")
+        for link, task in list(self._dials.items()):
+            if link.group == group:
+                task.cancel()
+                self._dials[link] = self._loop.create_task(self._dial(link, None, False))
 
     # Start and stop ------------------------------------------------------------------------
 

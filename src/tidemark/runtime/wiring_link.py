@@ -1,7 +1,7 @@
 """A front's side of the link over which the leader of a group tells it the wiring, if it is main, and where messages wait.
 
-It dials the members of the group one after the other until one of them leads; one that does not says who does. What comes is
-put into `copy` (`broker/wiring_copy.py`), which says when it is new enough. A link that ends is dialled again, at once if it had
+It dials the members of the group one after the other until one of them leads; one that does not says who does. Whoever was
+silent is asked last, and not for long: it may hang while another leads. What comes is put into `copy` (`broker/wiring_copy.py`), which says when it is new enough. A link that ends is dialled again, at once if it had
 been up, then with growing pauses; whoever waits for the copy waits meanwhile.
 
 Invariant: `copy` is told of one link at a time, and of its end before the next.
@@ -48,6 +48,8 @@ from tidemark.wire.peer.wiring import (
 )
 
 PING = encode(Ping())
+AGAIN_S = 0.5
+"""Longest handshake with a member that has just been silent."""
 
 
 class WiringLink:
@@ -70,6 +72,8 @@ class WiringLink:
         """Who tells us the wiring; empty while nobody does."""
         self.waits: Callable[[str, str], None] = lambda _vhost, _queue: None
         """Told of queues in which messages wait."""
+        self.led: Callable[[Name], None] = lambda _member: None
+        """Told who leads the group, whenever we have found out."""
         self._group = group
         self._front = front
         self._cluster = cluster
@@ -100,18 +104,21 @@ class WiringLink:
     async def _run(self) -> None:
         pause_s = PAUSE_S_MIN
         told: Elsewhere | None = None
+        silent: Name = ""
         while True:
-            names = list(self._members)
-            if told is not None and told.leader:
+            names = sorted(self._members, key=lambda name: name == silent)
+            if told is not None:
                 self._note_address(told)
                 names = [told.leader, *(name for name in names if name != told.leader)]
                 told = None
             for name in names:
-                link = await self._try(name)
+                link = await self._try(name, AGAIN_S if name == silent else OPENING_S)
+                if link is not None and link.silent:
+                    silent = name
                 if link is not None and link.was_up:
                     pause_s = PAUSE_S_MIN
                     break
-                if link is not None and link.elsewhere is not None and link.elsewhere.leader:
+                if link is not None and link.elsewhere is not None and link.elsewhere.leader not in ("", silent):
                     told = link.elsewhere
                     break
             await asyncio.sleep(pause_s)
@@ -123,7 +130,7 @@ class WiringLink:
             with suppress(ConfigError):
                 self._members[told.leader] = parse_address("peer", told.address)
 
-    async def _try(self, name: Name) -> _Link | None:
+    async def _try(self, name: Name, opening_s: float) -> _Link | None:
         """One link from its beginning to its end; None: nobody was there."""
         address = self._members.get(name)
         if address is None:
@@ -136,15 +143,15 @@ class WiringLink:
             self._front, self._cluster, self._secret, os.urandom(NONCE_BYTES), name, kind=LinkKind.WIRING
         )
         try:
-            async with asyncio.timeout(OPENING_S):
+            async with asyncio.timeout(opening_s):
                 _, link = await asyncio.get_running_loop().create_connection(
-                    lambda: _Link(self, handshake),
+                    lambda: _Link(self, handshake, opening_s),
                     address.host,
                     address.port,
                     ssl=self._tls.dialling if self._tls else None,
                 )
         except TimeoutError:
-            self._failed(name, f"no answer in {OPENING_S} s")
+            self._failed(name, f"no answer in {opening_s} s")
             return None
         except OSError as error:
             self._failed(name, (error.strerror or str(error)).lower())
@@ -179,6 +186,7 @@ class WiringLink:
         else:
             self._log.info("group reached", group=self._group, member=member)
         self.copy.whole()
+        self.led(member)
 
     def ended(self, link: _Link) -> None:
         if self._link is link:
@@ -193,13 +201,16 @@ class WiringLink:
 class _Link(asyncio.Protocol):
     """One socket to a member of the group."""
 
-    def __init__(self, owner: WiringLink, handshake: Dialler) -> None:
+    def __init__(self, owner: WiringLink, handshake: Dialler, opening_s: float) -> None:
         self.transport: asyncio.Transport
         self.over = asyncio.Event()
         self.why = "the member closed the link"
         self.elsewhere: Elsewhere | None = None
         self.was_up = False
         """The whole wiring has come by it."""
+        self.silent = False
+        """The member did not say what it should have by now."""
+        self._opening_s = opening_s
         self._owner = owner
         self._handshake: Dialler | None = handshake
         self._member = handshake.peer
@@ -274,9 +285,11 @@ class _Link(asyncio.Protocol):
         if now_s - self._looked_s > BEAT_S + IDLE_S:
             self._heard_s = now_s  # it was we who slept
         self._looked_s = now_s
-        if self._handshake is not None and now_s - self._made_s > OPENING_S:
+        if self._handshake is not None and now_s - self._made_s > self._opening_s:
+            self.silent = True
             self._end("the handshake took too long")
         elif now_s - self._heard_s > SILENT_S:
+            self.silent = True
             self._end(f"nothing was heard for {SILENT_S} s")
         else:
             self._timer = self._loop.call_later(BEAT_S, self._look)

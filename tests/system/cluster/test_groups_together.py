@@ -91,6 +91,29 @@ def test_what_a_queue_asks_for_says_where_it_lives(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_clients_of_fronts_are_not_left_with_a_leader_that_hangs(cluster: Cluster, group: str) -> None:
+    """S-10, A-71: STOP the leader of a group: who publishes through a front goes on with the next one, though the link to the
+    frozen one stays open; nothing confirmed is lost."""
+    wired = Wired(cluster)
+    victim = cluster.leader_of(group)
+
+    with contextlib.ExitStack() as clients:
+        consumers = [clients.enter_context(Consumer(cluster, queue, first=("n2",))) for queue in wired.queues]
+        with Publisher(cluster, "new.order", exchange=wired.exchange, first=("n1",)) as publisher:
+            publisher.await_more(50)
+            cluster.freeze(victim)
+            publisher.await_more(50, 30)
+            cluster.thaw(victim)
+            cluster.whole()
+            publisher.await_more(20)
+        found = [consumer.await_all(publisher) for consumer in consumers]
+
+    for numbers in found:
+        judge(publisher, numbers)
+
+
+@pytest.mark.slow
 def test_nothing_confirmed_is_lost_when_leaders_of_both_groups_and_a_front_are_killed(
     cluster: Cluster,
 ) -> None:
