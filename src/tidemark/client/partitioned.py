@@ -406,8 +406,8 @@ class PartitionedFollower:
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         handover = Handover(self._followers, self._idle)
-        handover.start()
         try:
+            handover.start()
             while (found := handover.next()) is not None:
                 yield found
                 handover.go_on(found[0])
@@ -480,7 +480,8 @@ class Handover:
         for link, pending in awaited:
             link.cancel(pending)
         for one in self._threads:
-            one.join()
+            if one.ident is not None:  # it was started
+                one.join()
 
     # What threads do ------------------------------------------------------------------------------
 

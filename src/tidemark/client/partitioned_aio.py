@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="aio.AsyncFrozen")
 
+STOP_S_MAX = 5.0
+"""How long the end of a subscription waits for tasks that have a mark to move, before it cancels them, too."""
+
 
 class AsyncPartitioned:
     """One name for several streams. Made by `AsyncClient.partitioned`; see `partitioned.Partitioned`."""
@@ -399,6 +402,9 @@ class Handover:
         self.error: BaseException | None = None
         self._changed = asyncio.Event()
         self._ready: deque[tuple[int, Batch, asyncio.Future[None]]] = deque()
+        self._last: dict[int, asyncio.Future[None]] = {}
+        """The batch of a partition whose task has not asked for another one yet: done when the loop has finished with it."""
+        self._stopped = False
         self._quiet = Quiet(len(followers), idle)
         self._running = len(followers)
         self._tasks = [asyncio.create_task(self._feed(number, one)) for number, one in enumerate(followers)]
@@ -424,8 +430,18 @@ class Handover:
 
     async def stop(self) -> None:
         """No batch more. Returns when all marks are stored that were to be."""
+        self._stopped = True
+        # A task may not know yet that its batch is finished: cancelled now, it would not move the mark.
+        moving = {self._tasks[number] for number, finished in self._last.items() if finished.done()}
         for one in self._tasks:
-            one.cancel()
+            if one not in moving:
+                one.cancel()
+        try:
+            if moving:
+                await asyncio.wait(moving, timeout=STOP_S_MAX)
+        finally:
+            for one in moving:
+                one.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _feed(self, number: int, follower: aio.AsyncFollower) -> None:
@@ -433,7 +449,10 @@ class Handover:
         try:
             async with follower as batches:
                 async for batch in batches:
+                    if self._stopped:
+                        break
                     finished = asyncio.get_running_loop().create_future()
+                    self._last[number] = finished
                     self._ready.append((number, batch, finished))
                     self._changed.set()
                     await finished
@@ -444,6 +463,10 @@ class Handover:
             self._changed.set()
 
     async def _frame(self, number: int, link: aio.Link, pending: aio.Pending) -> aio.Frame | None:
+        """What comes next in a partition; None: nobody wants it any more."""
+        if self._stopped:
+            return None
+        self._last.pop(number, None)
         self._quiet.waits(number, time.monotonic())
         self._changed.set()
         try:
