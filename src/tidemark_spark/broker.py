@@ -409,6 +409,7 @@ class BrokerFeed:
             except StreamElsewhere as elsewhere:
                 if (home := with_group(self._url, elsewhere.group)) == self._url:
                     raise
+                self._see_there()
                 self._url = home  # for good: one of this name in another group is another stream
             except absent as problem:
                 if isinstance(problem, NotFound) and not self._exists():
@@ -416,6 +417,11 @@ class BrokerFeed:
                 raise
             except NotFound:
                 raise self._missing() from None
+
+    def _see_there(self) -> None:
+        """Look at it in its group, so that it is made there if only main has it. What is wrong with it is told when it is used."""
+        with contextlib.suppress(TidemarkError):
+            client_of(self._url, self._retry_s).stream(self.stream)
 
     def _missing(self) -> ConnectorError:
         """Why there is no such stream: it may be the name of several."""

@@ -11,6 +11,7 @@ Invariant: a place in one partition is never taken for a place in another.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import tidemark.client
 from tidemark.client import operations as ops
 from tidemark.client.address import with_group
-from tidemark.errors import NotFound
+from tidemark.errors import NotFound, TidemarkError
 from tidemark.model.wiring import MAIN
 from tidemark_spark.errors import OptionError
 from tidemark_spark.options import READ
@@ -82,7 +83,12 @@ def partitions_of(url: str, stream: str) -> tuple[Partition, ...]:
     """
     try:
         with tidemark.client.connect(url, timeout=CONNECT_S, name="tidemark-spark") as db:
-            return db.call(ops.partitions(stream)).partitions
+            partitions = db.call(ops.partitions(stream)).partitions
+            for one in partitions:
+                if one.group != db.group_name:
+                    with contextlib.suppress(TidemarkError):  # its source tells what is wrong with it
+                        db.stream(one.stream)  # if its group lacks it, it is made there
+            return partitions
     except NotFound as problem:
         raise OptionError(
             option="stream",

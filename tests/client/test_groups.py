@@ -9,11 +9,13 @@ import pytest
 from client.peer import HISTORY, WELCOME, Asked, Peer, Script
 from client.test_blocking import stored
 
-from tidemark.client import ClientClosed
-from tidemark.errors import NotFound, StreamElsewhere
+from tidemark.client import ClientClosed, aio, blocking
+from tidemark.errors import AccessRefused, NotFound, StreamElsewhere
 from tidemark.wire.stream.frames import Kind
 
 Start = Callable[[Script], Peer]
+ARGUMENTS = {"x-queue-type": "stream", "x-max-age": "7D"}
+"""Of every stream that lives elsewhere."""
 
 
 class Front:
@@ -22,6 +24,8 @@ class Front:
     def __init__(self, elsewhere: dict[str, str], groups: tuple[str, ...] = ("main", "s1", "s2")) -> None:
         self.elsewhere = dict(elsewhere)
         self.made: set[tuple[str, str]] = {(group, stream) for stream, group in elsewhere.items()}
+        self.declared: dict[tuple[str, str], dict[str, Any]] = {}
+        """With which arguments streams were made in their groups."""
         self.asked: list[tuple[str, str, str]] = []
         self._groups = groups
         self._of: dict[int, str] = {}
@@ -51,10 +55,15 @@ class Front:
                 del self.elsewhere[stream]
                 asked.answer()
             case "list":
-                there = [{"name": name, "group": home} for name, home in self.elsewhere.items()]
+                there = [
+                    {"name": name, "group": home, "arguments": ARGUMENTS}
+                    for name, home in self.elsewhere.items()
+                ]
                 asked.answer({"streams": [{"name": "here", "live": 1}, *there]})
             case "partition" | "partitions":
-                found = [{"stream": one, "group": at} for one, at in self.elsewhere.items()]
+                found = [
+                    {"stream": one, "group": at, "arguments": ARGUMENTS} for one, at in self.elsewhere.items()
+                ]
                 asked.answer({"name": stream, "key": "routing-key", "partitions": found})
             case "unpartition":
                 asked.answer()
@@ -70,14 +79,17 @@ class Front:
         asked.refuse(error.code, str(error), stream=error.stream, group=error.group)
 
     def _other(self, group: str, stream: str, asked: Asked) -> None:
+        if asked.op == "commit":
+            stream = asked.header["operations"][0]["put"]
         match asked.op:
             case "declare":
                 self.made.add((group, stream))
+                self.declared[group, stream] = asked.header["arguments"]
                 asked.answer({"name": stream})
             case "delete" if (group, stream) in self.made:
                 self.made.discard((group, stream))
                 asked.answer()
-            case "delete":
+            case _ if stream and group != "main" and (group, stream) not in self.made:
                 asked.refuse(NotFound.code, f"no stream '{stream}'")
             case "info":
                 asked.answer({"name": stream, "live": 7})
@@ -205,11 +217,160 @@ def test_partitions_are_made_and_used_each_in_its_group(peer: Start, open_client
     puts = sorted((group, stream) for group, op, stream in front.asked if op == "put")
     assert puts == sorted([("s1", "o-0"), ("s2", "o-1"), ("s1", "o-2")] * 2)
 
-    front.asked.clear()
+
+def test_the_stream_and_the_name_of_a_partition_go_before_the_next_one_is_touched(
+    peer: Start, open_client: Callable[..., Any]
+) -> None:
+    """A name without its stream is not left behind for longer than needed: a message for it would make the stream again."""
+    front = Front({"o-0": "s1", "o-1": "s2", "o-2": "s1"})
+    db = open_client(peer(front).url, timeout=5)
+    front.made.discard(("s2", "o-1"))  # that was begun before
+
     db.delete_partitioned("o")
-    assert [(group, op) for group, op, _ in front.asked] == [
-        ("main", "partitions"),
-        *((group, "delete") for group in ("s1", "s2", "s1", "main", "main", "main")),
-        ("main", "unpartition"),
+
+    assert front.asked == [
+        ("main", "partitions", "o"),
+        *((group, "delete", "o-0") for group in ("s1", "main")),
+        *((group, "delete", "o-1") for group in ("s2", "main")),
+        *((group, "delete", "o-2") for group in ("s1", "main")),
+        ("main", "unpartition", "o"),
     ]
     assert not front.made and not front.elsewhere
+
+
+# What main names and its group lacks, because whoever made it died in between ---------------------------
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for client in (blocking, aio):
+        monkeypatch.setattr(client, "MAKE_AFTER_S", 0.0)
+
+
+def put(orders: Any) -> None:
+    orders.put("k", b"v")
+
+
+def put_under_a_number(orders: Any) -> None:
+    with orders.producer("shop") as shop:
+        assert not shop.put("k", b"v").duplicate
+
+
+def commit(orders: Any) -> None:
+    stream = orders.of("k")
+    with stream.client.transaction() as tx:
+        tx.put(stream, "k", b"v")
+
+
+def ask(orders: Any) -> None:
+    orders.info()
+
+
+def register(orders: Any) -> None:
+    orders.partitions[0].register("loader")
+
+
+def follow(orders: Any) -> None:
+    assert list(orders.follow(idle=0.1)) == []
+
+
+@pytest.mark.parametrize("use", [put, put_under_a_number, commit, ask, register, follow])
+@pytest.mark.usefixtures("at_once")
+def test_a_partition_that_its_group_lacks_is_made_by_who_first_uses_it(
+    peer: Start, open_client: Callable[..., Any], use: Callable[[Any], None]
+) -> None:
+    front = Front({"o-0": "s1"})
+    front.made.clear()
+    db = open_client(peer(front).url, timeout=5)
+
+    use(db.partitioned("o"))
+
+    assert front.declared == {("s1", "o-0"): ARGUMENTS}
+
+
+def test_a_partition_is_looked_for_only_when_it_is_used(peer: Start, open_client: Callable[..., Any]) -> None:
+    """A group that is out of reach keeps nobody from the others."""
+    front = Front({"o-0": "s1", "o-1": "s9"})
+    db = open_client(peer(front).url, timeout=5)
+
+    db.partitioned("o").partitions[0].put("k", b"v")
+
+    assert front.asked == [("main", "partitions", "o"), ("s1", "put", "o-0")]
+
+
+@pytest.mark.parametrize("group", ["main", "s1"])
+@pytest.mark.usefixtures("at_once")
+def test_a_stream_that_its_group_lacks_is_made_by_who_opens_it(
+    front: Front, peer: Start, open_client: Callable[..., Any], group: str
+) -> None:
+    front.made.clear()
+
+    orders = open_client(peer(front).url, timeout=5, group=group).stream("orders")
+
+    assert orders.client.group_name == "s1" and front.declared == {("s1", "orders"): ARGUMENTS}
+    orders.put("k", b"v")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_stream_that_main_does_not_name_is_not_made(
+    front: Front, peer: Start, open_client: Callable[..., Any]
+) -> None:
+    s2 = open_client(peer(front).url, timeout=5, group="s2")
+    with pytest.raises(NotFound, match="no stream 'orders'"):
+        s2.stream("orders")  # it lives in s1
+    assert not front.declared
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_partition_that_was_seen_and_deleted_is_not_made_again(
+    peer: Start, open_client: Callable[..., Any]
+) -> None:
+    front = Front({"o-0": "s1"})
+    orders = open_client(peer(front).url, timeout=5).partitioned("o")
+    orders.put("k", b"v")
+    front.made.clear()  # and main is about to forget it, too
+
+    with pytest.raises(NotFound, match="no stream 'o-0'"):
+        orders.put("k", b"v")
+
+    assert not front.declared
+
+
+def test_a_partition_that_main_forgets_meanwhile_is_not_made_again(
+    peer: Start, open_client: Callable[..., Any]
+) -> None:
+    """One that is being deleted is gone from its group first."""
+
+    class Deletes(Front):
+        def _main(self, group: str, stream: str, asked: Asked) -> None:
+            super()._main(group, stream, asked)
+            if self.asked.count(("main", "partitions", "o")) == 2:
+                self.elsewhere.clear()
+
+    front = Deletes({"o-0": "s1"})
+    front.made.clear()
+    orders = open_client(peer(front).url, timeout=5).partitioned("o")
+
+    with pytest.raises(NotFound, match="no stream 'o-0'"):
+        orders.put("k", b"v")
+
+    assert not front.declared and front.asked[-1] == ("main", "partitions", "o")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_who_may_not_make_a_partition_is_told_that_it_is_missing(
+    peer: Start, open_client: Callable[..., Any]
+) -> None:
+    class Strict(Front):
+        def _other(self, group: str, stream: str, asked: Asked) -> None:
+            if asked.op == "declare":
+                asked.refuse(AccessRefused.code, "no")
+            else:
+                super()._other(group, stream, asked)
+
+    front = Strict({"o-0": "s1"})
+    front.made.clear()
+    orders = open_client(peer(front).url, timeout=5).partitioned("o")
+
+    with pytest.raises(NotFound, match="no stream 'o-0'"):
+        orders.put("k", b"v")

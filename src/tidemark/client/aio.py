@@ -47,6 +47,7 @@ from tidemark.client.reading import (
     position_of,
 )
 from tidemark.client.rows import ROW_COLUMNS, package
+from tidemark.client.splitting import Unseen
 from tidemark.client.values import (
     Bytes,
     Cut,
@@ -55,7 +56,6 @@ from tidemark.client.values import (
     Lag,
     Mark,
     MemberInfo,
-    Partition,
     PinInfo,
     Receipt,
     Row,
@@ -65,6 +65,7 @@ from tidemark.client.values import (
 from tidemark.client.waiting import (
     ASK_LEADER,
     CONNECT_S_MAX,
+    MAKE_AFTER_S,
     SAFE_WAIT_S,
     Lost,
     NoAnswerYet,
@@ -73,10 +74,12 @@ from tidemark.client.waiting import (
     sentence_of,
 )
 from tidemark.errors import (
+    AccessRefused,
     MemberBehind,
     NotFound,
     NotHere,
     PinExpired,
+    PreconditionFailed,
     StreamElsewhere,
     StreamReset,
     TidemarkError,
@@ -287,6 +290,7 @@ class AsyncClient:
         self._group = target.group if group is None else group
         self._parent: AsyncClient | None = None
         self._groups: dict[str, AsyncClient] = {}
+        self._unseen = Unseen()
 
     async def __aenter__(self) -> Self:
         return self
@@ -363,6 +367,10 @@ class AsyncClient:
             found = await self.call(ops.declare(name, wanted) if create else ops.info(name))
         except StreamElsewhere as elsewhere:
             return await self.group(elsewhere.group).stream(name)
+        except NotFound:
+            if not await self._make_missing(name):
+                raise
+            return AsyncStream(self, name)
         if not found.group or found.group == self.group_name:
             return AsyncStream(self, name)
         there = self.group(found.group)
@@ -370,7 +378,7 @@ class AsyncClient:
         return AsyncStream(there, name)
 
     async def streams(self) -> list[StreamInfo]:
-        """All streams of the virtual host, in all groups."""
+        """All streams of the virtual host: of a client of main those in all groups, of any other those in its own."""
         found = [ops.placed(one, self.group_name) for one in await self.call(ops.list_streams())]
         elsewhere = {one.group for one in found} - {self.group_name}
         there = [one for group in sorted(elsewhere) for one in await self.group(group).streams()]
@@ -383,13 +391,14 @@ class AsyncClient:
         try:
             await main.call(ops.delete_stream(name))
         except StreamElsewhere as elsewhere:
-            await self._delete_there(Partition(name, elsewhere.group))
-            await main.call(ops.delete_stream(name, stand_in=True))
+            await self._delete_there(name, elsewhere.group)
 
-    async def _delete_there(self, one: Partition) -> None:
-        """Delete a stream in its group; it may be gone, when this was begun before."""
+    async def _delete_there(self, name: str, group: str) -> None:
+        """Delete a stream in its group, where it may be gone when this was begun before, and then its name in main."""
         with contextlib.suppress(NotFound):
-            await self.group(one.group).call(ops.delete_stream(one.stream))
+            await self.group(group).call(ops.delete_stream(name))
+        # At once: what is published to a name that is still there makes the stream again.
+        await self.group(MAIN).call(ops.delete_stream(name, stand_in=True))
 
     # Partitioned streams ------------------------------------------------------------------------
 
@@ -412,6 +421,9 @@ class AsyncClient:
         main = self.group(MAIN)
         if create is None:
             layout = await main.call(ops.partitions(name))
+            for one in layout.partitions:
+                if one.group != main.group_name:
+                    self.group(one.group)._unseen.expect(one.stream, name)
         else:
             wanted = ops.stream_arguments(
                 key, shards, max_age, max_bytes, tombstone_lease, history, pin_bytes_max, arguments
@@ -428,14 +440,37 @@ class AsyncClient:
     async def delete_partitioned(self, name: str) -> None:
         """Delete a partitioned stream with everything in its partitions."""
         main = self.group(MAIN)
-        layout = await main.call(ops.partitions(name, partial=True))
-        elsewhere = [one for one in layout.partitions if one.group != main.group_name]
-        # First in the groups, any of which may be out of reach: with all names still here it can be done again.
-        for one in elsewhere:
-            await self._delete_there(one)
-        for one in layout.partitions:
-            await main.call(ops.delete_stream(one.stream, stand_in=one in elsewhere))
+        for one in (await main.call(ops.partitions(name, partial=True))).partitions:
+            if one.group == main.group_name:
+                await main.call(ops.delete_stream(one.stream))
+            else:
+                await self._delete_there(one.stream, one.group)
+        # Last, for a group may be out of reach: while the name is here all of it can be done again.
         await main.call(ops.unpartition(name))
+
+    async def see(self, stream: str) -> None:
+        """Look at a partition that was not seen in its group yet, so that it is made there if it is missing."""
+        if stream in self._unseen:
+            await self.call(ops.info(stream))
+
+    async def _made(self, partitions: Mapping[str, str]) -> bool:
+        """Whether one of them was missing and could be made."""
+        made = [one for one, whole in partitions.items() if await self._make_missing(one, whole)]
+        self._unseen.saw(made)
+        return bool(made)
+
+    async def _make_missing(self, stream: str, whole: str | None = None) -> bool:
+        """Make a stream that main says lives here, as main has it. See `blocking.Client._make_missing`."""
+        main = self.group(MAIN)
+        if main is self:
+            return False
+        known = ops.declared(stream, self.group_name, whole)
+        with contextlib.suppress(NotFound, AccessRefused, PreconditionFailed):
+            await main.call(known)
+            await asyncio.sleep(MAKE_AFTER_S)
+            await self.call(ops.declare(stream, await main.call(known)))
+            return True
+        return False
 
     async def heads(
         self, streams: Sequence[str], *, after: Mapping[str, int] | None = None, wait: float = 0
@@ -483,6 +518,7 @@ class AsyncClient:
         seconds = self.timeout if timeout is None else timeout
         deadline, tries = time.monotonic() + seconds, Tries(call, seconds)
         route = self._reads if call.reads else self._writes
+        unseen = self._unseen.named_by(call)
         while True:
             link = await self._link(route, deadline)
             pending: Pending | None = None
@@ -492,6 +528,7 @@ class AsyncClient:
                 tries.count += 1
                 found = Performed(call.answer(*await link.result(pending, deadline)), tries.count, link)
                 pending = None
+                self._unseen.saw(unseen)
                 return found
             except NoAnswerYet:
                 raise tries.no_answer(sent=pending is not None) from None
@@ -501,9 +538,12 @@ class AsyncClient:
                 if route.reads:
                     route = self._writes
                     continue
-                if not tries.was_done(refusal):
+                if tries.was_done(refusal):
+                    return Performed(call.answer({}, memoryview(b"")), tries.count, link)
+                if not isinstance(refusal, NotFound) or not await self._made(unseen):
                     raise
-                return Performed(call.answer({}, memoryview(b"")), tries.count, link)
+                unseen = {}
+                tries.count -= 1  # what was refused was not done
             finally:
                 if pending is not None:
                     link.drop(pending, close=False)
@@ -1065,6 +1105,8 @@ class AsyncFollower:
         client, following, anew = self._client, self._following, False
         if following.consumer is not None:
             await client.call(ops.register(following.stream, following.consumer, self._lease))
+        else:
+            await client.see(following.stream)
         at_leader = await self._find_start()
         try:
             while True:

@@ -50,6 +50,7 @@ from tidemark.client.reading import (
     position_of,
 )
 from tidemark.client.rows import ROW_COLUMNS, package
+from tidemark.client.splitting import Unseen
 from tidemark.client.values import (
     Bytes,
     Cut,
@@ -58,7 +59,6 @@ from tidemark.client.values import (
     Lag,
     Mark,
     MemberInfo,
-    Partition,
     PinInfo,
     Receipt,
     Row,
@@ -68,6 +68,7 @@ from tidemark.client.values import (
 from tidemark.client.waiting import (
     ASK_LEADER,
     CONNECT_S_MAX,
+    MAKE_AFTER_S,
     SAFE_WAIT_S,
     Lost,
     NoAnswerYet,
@@ -76,10 +77,12 @@ from tidemark.client.waiting import (
     sentence_of,
 )
 from tidemark.errors import (
+    AccessRefused,
     MemberBehind,
     NotFound,
     NotHere,
     PinExpired,
+    PreconditionFailed,
     StreamElsewhere,
     StreamReset,
     TidemarkError,
@@ -373,6 +376,7 @@ class Client:
         self._parent: Client | None = None
         self._groups: dict[str, Client] = {}
         self._grouping = threading.Lock()
+        self._unseen = Unseen()
 
     def __enter__(self) -> Self:
         return self
@@ -455,7 +459,8 @@ class Client:
     ) -> Stream:
         """A stream that exists; with `create`, one that is made if it does not.
 
-        One that lives in another group of the cluster is found and made there: `Stream.client` is then that group's.
+        One that lives in another group of the cluster is found and made there: `Stream.client` is then that group's. It is also
+        made there without `create` if only main has it: whoever created it has not come further.
 
         Args:
             key: where a message's key comes from: `explicit` (put with a key), `routing-key`, `message-id` or
@@ -483,6 +488,10 @@ class Client:
             found = self.call(ops.declare(name, wanted) if create else ops.info(name))
         except StreamElsewhere as elsewhere:
             return self.group(elsewhere.group).stream(name)
+        except NotFound:
+            if not self._make_missing(name):
+                raise
+            return Stream(self, name)
         if not found.group or found.group == self.group_name:
             return Stream(self, name)
         there = self.group(found.group)
@@ -490,7 +499,7 @@ class Client:
         return Stream(there, name)
 
     def streams(self) -> list[StreamInfo]:
-        """All streams of the virtual host, in all groups."""
+        """All streams of the virtual host: of a client of main those in all groups, of any other those in its own."""
         found = [ops.placed(one, self.group_name) for one in self.call(ops.list_streams())]
         elsewhere = {one.group for one in found} - {self.group_name}
         there = [one for group in sorted(elsewhere) for one in self.group(group).streams()]
@@ -503,13 +512,14 @@ class Client:
         try:
             main.call(ops.delete_stream(name))
         except StreamElsewhere as elsewhere:
-            self._delete_there(Partition(name, elsewhere.group))
-            main.call(ops.delete_stream(name, stand_in=True))
+            self._delete_there(name, elsewhere.group)
 
-    def _delete_there(self, one: Partition) -> None:
-        """Delete a stream in its group; it may be gone, when this was begun before."""
+    def _delete_there(self, name: str, group: str) -> None:
+        """Delete a stream in its group, where it may be gone when this was begun before, and then its name in main."""
         with contextlib.suppress(NotFound):
-            self.group(one.group).call(ops.delete_stream(one.stream))
+            self.group(group).call(ops.delete_stream(name))
+        # At once: what is published to a name that is still there makes the stream again.
+        self.group(MAIN).call(ops.delete_stream(name, stand_in=True))
 
     # Partitioned streams ------------------------------------------------------------------------
 
@@ -544,6 +554,9 @@ class Client:
         main = self.group(MAIN)
         if create is None:
             layout = main.call(ops.partitions(name))
+            for one in layout.partitions:
+                if one.group != main.group_name:
+                    self.group(one.group)._unseen.expect(one.stream, name)
         else:
             wanted = ops.stream_arguments(
                 key, shards, max_age, max_bytes, tombstone_lease, history, pin_bytes_max, arguments
@@ -558,14 +571,40 @@ class Client:
     def delete_partitioned(self, name: str) -> None:
         """Delete a partitioned stream with everything in its partitions."""
         main = self.group(MAIN)
-        layout = main.call(ops.partitions(name, partial=True))
-        elsewhere = [one for one in layout.partitions if one.group != main.group_name]
-        # First in the groups, any of which may be out of reach: with all names still here it can be done again.
-        for one in elsewhere:
-            self._delete_there(one)
-        for one in layout.partitions:
-            main.call(ops.delete_stream(one.stream, stand_in=one in elsewhere))
+        for one in main.call(ops.partitions(name, partial=True)).partitions:
+            if one.group == main.group_name:
+                main.call(ops.delete_stream(one.stream))
+            else:
+                self._delete_there(one.stream, one.group)
+        # Last, for a group may be out of reach: while the name is here all of it can be done again.
         main.call(ops.unpartition(name))
+
+    def see(self, stream: str) -> None:
+        """Look at a partition that was not seen in its group yet, so that it is made there if it is missing."""
+        if stream in self._unseen:
+            self.call(ops.info(stream))
+
+    def _made(self, partitions: Mapping[str, str]) -> bool:
+        """Whether one of them was missing and could be made."""
+        made = [one for one, whole in partitions.items() if self._make_missing(one, whole)]
+        self._unseen.saw(made)
+        return bool(made)
+
+    def _make_missing(self, stream: str, whole: str | None = None) -> bool:
+        """Make a stream that main says lives here, as main has it; `whole` is the name that it is a partition of.
+
+        False: main does not say so, or this user may not make it.
+        """
+        main = self.group(MAIN)
+        if main is self:
+            return False
+        known = ops.declared(stream, self.group_name, whole)
+        with contextlib.suppress(NotFound, AccessRefused, PreconditionFailed):
+            main.call(known)
+            time.sleep(MAKE_AFTER_S)
+            self.call(ops.declare(stream, main.call(known)))
+            return True
+        return False
 
     def heads(
         self, streams: Sequence[str], *, after: Mapping[str, int] | None = None, wait: float = 0
@@ -631,6 +670,7 @@ class Client:
         seconds = self._timeout if timeout is None else timeout
         deadline, tries = time.monotonic() + seconds, Tries(call, seconds)
         route = self._reads if call.reads else self._writes
+        unseen = self._unseen.named_by(call)
         while True:
             link = self._link(route, deadline)
             pending: Pending | None = None
@@ -639,6 +679,7 @@ class Client:
                 tries.count += 1
                 found = Performed(call.answer(*link.result(pending, deadline)), tries.count, link)
                 pending = None
+                self._unseen.saw(unseen)
                 return found
             except NoAnswerYet:
                 raise tries.no_answer(sent=pending is not None) from None
@@ -648,9 +689,12 @@ class Client:
                 if route.reads:
                     route = self._writes
                     continue
-                if not tries.was_done(refusal):
+                if tries.was_done(refusal):
+                    return Performed(call.answer({}, memoryview(b"")), tries.count, link)
+                if not isinstance(refusal, NotFound) or not self._made(unseen):
                     raise
-                return Performed(call.answer({}, memoryview(b"")), tries.count, link)
+                unseen = {}
+                tries.count -= 1  # what was refused was not done
             finally:
                 if pending is not None:
                     link.drop(pending, close=False)
@@ -1274,6 +1318,8 @@ class Follower:
         client, following, anew = self._client, self._following, False
         if following.consumer is not None:
             client.call(ops.register(following.stream, following.consumer, self._lease))
+        else:
+            client.see(following.stream)
         at_leader = self._find_start()
         try:
             while True:

@@ -58,6 +58,14 @@ class Call(Generic[T]):
         about = self.header.get("stream") or self.header.get("producer")
         return f"{self.header['op']} of {about!r}" if about else str(self.header["op"])
 
+    @property
+    def streams(self) -> set[str]:
+        """All that it names."""
+        named = {self.header.get("stream"), *self.header.get("streams", ())}
+        for one in self.header.get("operations", ()):
+            named |= {one.get("put"), one.get("mark"), one.get("into")}
+        return {name for name in named if name}
+
     def answer(self, header: Header, payload: memoryview) -> T:
         """What the answer means.
 
@@ -141,6 +149,24 @@ def list_streams() -> Call[list[StreamInfo]]:
     return Call(
         {"op": "list"}, lambda header, _: [_stream_info(one) for one in header["streams"]], reads=True
     )
+
+
+def declared(stream: str, group: str, whole: str | None = None) -> Call[Header]:
+    """What main says that a stream of another group is declared with; `whole` is the name that it is a partition of.
+
+    Raises NotFound: main does not say that it lives there.
+    """
+    header: Header = {"op": "list"}
+    if whole is not None:
+        header = {"op": "partitions", "stream": whole, "partial": True}
+
+    def parse(header: Header, _payload: memoryview) -> Header:
+        for one in header["streams" if whole is None else "partitions"]:
+            if (one["name" if whole is None else "stream"], one.get("group")) == (stream, group):
+                return dict(one.get("arguments") or {})
+        raise NotFound(reason=f"no stream {stream!r} in group {group!r}")
+
+    return Call(header, parse)
 
 
 def _info(header: Header, _payload: memoryview) -> StreamInfo:

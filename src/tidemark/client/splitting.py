@@ -1,4 +1,5 @@
-"""What both clients need for partitioned streams: whose rows are whose, what came of the parts, when all of them are quiet.
+"""What both clients need for partitioned streams: whose rows are whose, what came of the parts, when all of them are quiet, which
+of them were not seen yet.
 
 Which partition a key belongs to says `model.partitions.partition_of`, here as in the broker. A row without a key belongs to
 none: such rows go round.
@@ -109,6 +110,33 @@ def starts(start: Start | Sequence[Start | None] | None, count: int) -> list[Sta
             f"{start!r} is a place in one stream; give a list of places, one for each of the {count} partitions"
         )
     return [cast("Start | None", start)] * count
+
+
+class Unseen:
+    """Partitions that main says live in a client's group, until they are seen there.
+
+    Whoever made them may have died between main and the group; then the first who uses them makes them. One that was seen and
+    is gone was deleted: it stays away.
+    """
+
+    def __init__(self) -> None:
+        self._part_of: dict[str, str] = {}
+
+    def expect(self, partition: str, whole: str) -> None:
+        self._part_of[partition] = whole
+
+    def __contains__(self, stream: str) -> bool:
+        return stream in self._part_of
+
+    def named_by(self, call: ops.Call[Any]) -> dict[str, str]:
+        """Those that a call is about, each with the name that it is a part of."""
+        if not self._part_of or call.takes_away:
+            return {}
+        return {name: whole for name, whole in self._part_of.copy().items() if name in call.streams}
+
+    def saw(self, partitions: Iterable[str]) -> None:
+        for one in partitions:
+            self._part_of.pop(one, None)
 
 
 class Quiet:

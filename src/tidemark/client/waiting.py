@@ -32,6 +32,8 @@ REFRESH_S = 10.0
 """How old the list of members may be when something is sent."""
 SAFE_WAIT_S = 20.0
 """What we ask the broker to wait at most; it is asked again."""
+MAKE_AFTER_S = 0.5
+"""A stream that is being deleted is gone from its group before it is gone from main. One that main still names after so long lives."""
 FINAL = (LoginRefused, NotAllowed, AccessRefused, NotFound, ServerError)
 """Refusals of a hello that another try would not change."""
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers.etcd import PROGRAM
 from helpers.pipelines import a_file, an_order, run_once
-from spark.connector.test_writer import Query
+from spark.connector.test_writer import Partitions, Query
 from system.cluster.cluster import Cluster, fresh
 
 import tidemark.client
 from tidemark.client import Client
+from tidemark.client import operations as ops
 from tidemark_spark import read_partitioned
 from tidemark_spark.broker import BrokerFeed
 from tidemark_spark.errors import GroupsDiffer
@@ -96,6 +97,37 @@ def test_partitions_in_several_groups_are_written_and_read_as_one(
     assert {(row.partition, row.stream) for row in found} == {(0, f"{name}-0"), (1, f"{name}-1")}
     staged = {one.name: one.group for one in db.streams() if one.name.startswith(f"spark.staging.{name}-")}
     assert sorted(staged.values()) == ["s1", "s2"]
+
+
+def test_partitions_that_only_main_has_are_made_by_who_writes_to_them(url: str, db: Client) -> None:
+    """Whoever made them died before the groups had them."""
+    name = fresh("parts")
+    db.call(ops.partition(name, 2, None, {"x-max-age": "7D"}))
+    query = Partitions(url, name)
+    assert [one.group for one in query.writer._options.targets] == ["s1", "s2"]
+
+    query.commit(0, query.task([(f"k{n}", b"%d" % n) for n in range(40)]))
+
+    assert sum(one.live for one in db.partitioned(name).info()) == 40
+    for one in db.partitioned(name).info():
+        assert one.facts["arguments"]["x-max-age"] == "7D"
+
+
+def test_partitions_that_only_main_has_are_made_by_who_reads_them(
+    spark: SparkSession, url: str, db: Client
+) -> None:
+    name = fresh("parts")
+    db.call(ops.partition(name, 2, None, {}))
+
+    assert read_partitioned(spark, url=url, stream=name).collect() == []
+
+
+def test_a_stream_that_only_main_has_is_made_by_the_feed_that_reads_it(url: str, db: Client) -> None:
+    name = fresh("orders")
+    db.call(ops.declare(name, {"x-group": "s2"}))
+    feed = BrokerFeed(url, name, retry_s=20, place="the test's cluster")
+
+    assert feed.head().sequence >= 0 and feed.url == f"{url}?group=s2"
 
 
 def test_a_staging_stream_in_another_group_than_its_target_is_refused_with_both_names(
