@@ -57,9 +57,9 @@ from pyspark.sql.types import (
 
 import tidemark.client
 from tidemark.client import Client, NotConnected, Receipt, TimedOut, Unconfirmed
-from tidemark.client import operations as ops
 from tidemark.client.blocking import Transaction
 from tidemark.errors import (
+    AccessRefused,
     CommandInvalid,
     ContentTooLarge,
     DiskFull,
@@ -94,10 +94,14 @@ CHUNK_ROWS_WITH_HEADERS = 8 << 10
 """One put of a task at most, well below what a client may put at once."""
 PIECE_BYTES = 32 << 20
 """About one transaction of a write that need not be atomic."""
+RECORD_BYTES = 64
+"""About what the journal takes for a row besides its own bytes."""
 KEY_BYTES_MAX = 65_535
 CALL_S = 15.0
 """After so long without an answer another connection is tried."""
 PAUSE_S = 0.2
+AWAY = (NotConnected, TimedOut, Unconfirmed, PublishersBlocked, DiskFull)
+"""What passes by itself."""
 STAGING_AGE = "1D"
 STAGING_AGE_HOURS = 24
 QUERY_HOURS = 7 * 24
@@ -437,7 +441,7 @@ def _patiently(options: WriteOptions, do: Callable[[Link], T]) -> T:
     while True:
         try:
             return do(_link(options))
-        except (NotConnected, TimedOut, Unconfirmed, PublishersBlocked, DiskFull) as problem:
+        except AWAY as problem:
             waited = time.monotonic() - begun
             if waited >= options.retry_s:
                 work = f"writing to stream '{options.stream}'"
@@ -623,19 +627,23 @@ def _targets(client: Client, options: WriteOptions) -> tuple[Target, ...]:
             with contextlib.suppress(NotFound):
                 found = client.stream(options.stream)
                 return (Target(found.name, found.client.group_name),)
-        layout = client.call(ops.partitions(options.stream))
-        return tuple(Target(one.stream, one.group) for one in layout.partitions)
+        partitions = client.partitioned(options.stream).partitions
     except (NotFound, CommandInvalid):
         if not options.create:
             raise
-    made = client.stream(options.stream, create=True)
-    return (Target(made.name, made.client.group_name),)
+        made = client.stream(options.stream, create=True)
+        return (Target(made.name, made.client.group_name),)
+    for one in partitions:
+        # If only main has it, this makes it in its group. Who may not look at it is told when he writes to it.
+        with contextlib.suppress(AccessRefused, NotFound):
+            one.client.see(one.name)
+    return tuple(Target(one.name, one.client.group_name) for one in partitions)
 
 
 def publish(
     options: WriteOptions, target: Target, name: str, number: int | None, parts: Sequence[Part]
 ) -> tuple[Receipt | None, int]:
-    """Copy ranges of staged rows into the target in one transaction of producer `name`.
+    """Copy ranges of staged rows into the target in one transaction of producer `name`; without any, its number is stored.
 
     Returns the receipt and the producer's last number. Without a `number` it is the next one.
 
@@ -652,6 +660,8 @@ def publish(
             chosen.append(producer.last + 1)
         with producer.transaction(number=chosen[0]) as tx:
             _copy(tx, parts, target.stream)
+            if not parts:
+                tx.put_many(target.stream, [])  # a batch without operations has no number
         last = client.producer(name).last if tx.receipt and tx.receipt.duplicate else chosen[0]
         return tx.receipt, last
 
@@ -661,6 +671,55 @@ def publish(
 def _copy(tx: Transaction, parts: Sequence[Part], target: str) -> None:
     for staging, first, last, history in parts:
         tx.copy(staging, first, last, into=target, history=history)
+
+
+def rehearse(options: WriteOptions, target: Target, parts: Sequence[Part]) -> None:
+    """Let the broker look at a transaction that it refuses in the end: nothing is stored.
+
+    Raises:
+        ContentTooLarge: it is too much for one transaction.
+    """
+
+    def do(link: Link) -> None:
+        tx = link.of(target).transaction()
+        # No row without a key is at a sequence. It comes first, so that the broker compares no others.
+        tx.put(target.stream, None, b"", expected=1)
+        _copy(tx, parts, target.stream)
+        try:
+            tx.commit()
+        except (ContentTooLarge, *AWAY):
+            raise
+        except TidemarkError:
+            return  # the conflict; of anything else the commit itself tells
+
+    _patiently(options, do)
+
+
+def _check_sizes(
+    options: WriteOptions, given: Sequence[tuple[Target, Sequence[Staged]]], streaming: bool
+) -> None:
+    """See that no target gets more than one transaction may have, before the first of them is written.
+
+    The first has the most bytes, so that it is the first to be refused for them. Another one may have more rows or ranges.
+
+    Raises:
+        BatchTooLarge: nothing was written.
+    """
+    counts = {target: _counts(staged) for target, staged in given}
+    for target, staged in given[1:]:
+        rows, ranges = counts[target]
+        rows_first, ranges_first = counts[given[0][0]]
+        # What came in one put is not too much: a put has the same limits.
+        if ranges > 1 and (rows > rows_first or ranges > ranges_first):
+            try:
+                rehearse(options, target, [part for each in staged for part in each.parts])
+            except ContentTooLarge as problem:
+                raise _too_large(target, staged, problem, streaming) from None
+
+
+def _counts(staged: Sequence[Staged]) -> tuple[int, int]:
+    """Rows, and ranges of them."""
+    return sum(each.rows for each in staged), sum(len(each.ranges) for each in staged)
 
 
 def _too_large(
@@ -678,17 +737,14 @@ def _too_large(
 def _given(
     options: WriteOptions, messages: Iterable[WriterCommitMessage | None]
 ) -> list[tuple[Target, list[Staged]]]:
-    """What tasks staged, by target; a task that failed has no message.
-
-    The largest comes first: if one is too large for a transaction, it is found before anything is written.
-    """
+    """What tasks staged, by target, the one with the most bytes first; a task that failed has no message."""
     found: dict[int, list[Staged]] = {}
     for message in messages:
         parts = message.parts if isinstance(message, StagedApart) else [message]
         for one in parts:
             if isinstance(one, Staged) and one.ranges:
                 found.setdefault(one.target, []).append(one)
-    by_size = sorted(found, key=lambda at: -sum(one.size for one in found[at]))
+    by_size = sorted(found, key=lambda at: -sum(one.size + RECORD_BYTES * one.rows for one in found[at]))
     return [(options.targets[at], found[at]) for at in by_size]
 
 
@@ -721,6 +777,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         given = _given(self._options, messages)
+        _check_sizes(self._options, given, streaming=True)
         for target, staged in given:
             self._commit(target, staged, batchId)
         if given:
@@ -780,10 +837,13 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options = self._options
-        given = dict(_given(options, messages))
+        given = _given(options, messages)
+        if options.atomic:
+            _check_sizes(options, given, streaming=False)
         if options.idempotency_key is not None:  # a second write is none, also where this one has no rows
-            given |= {target: [] for target in options.targets if target not in given}
-        for target, staged in given.items():
+            written = {target for target, _ in given}
+            given += [(target, []) for target in options.targets if target not in written]
+        for target, staged in given:
             self._commit(target, staged)
         # Without the staging streams nothing of this job can be committed again, so nobody need know that it was.
         if self._clean() and options.idempotency_key is None:
@@ -810,7 +870,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _publish_once(self, target: Target, key: str, parts: Sequence[Part]) -> None:
         receipt, _ = publish(self._options, target, producer_of(target.stream, key), 1, parts)
-        if receipt is not None and receipt.duplicate:
+        if parts and receipt is not None and receipt.duplicate:
             log.warning(
                 "nothing was written to stream '%s': a write with the idempotencyKey '%s' was there already. If these "
                 "rows are others, write them with another key",

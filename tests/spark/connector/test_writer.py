@@ -615,6 +615,65 @@ def test_a_partition_that_gets_too_much_is_found_before_the_others_are_written(
         assert spread(db, name) == [{}, {}, {}]
 
 
+@pytest.mark.parametrize("kind", ["query", "job"])
+def test_a_partition_that_gets_too_many_rows_is_found_before_the_others_are_written(
+    start_spark_broker: Callable[..., Any], name: str, kind: str
+) -> None:
+    """The one with the most bytes has few rows, and would be written first."""
+    broker = start_spark_broker("--set", "stream.put_rows_max=50")
+    with tidemark.client.connect(broker.url, timeout=20) as db:
+        db.partitioned(name, create=3)
+        large = [(key, bytes(5000)) for key, _ in numbered(30) if partition_of(key.encode(), 3) == 0]
+        many = [(key, b"1") for key, _ in numbered(300) if partition_of(key.encode(), 3) == 1]
+        assert len(large) < 50 < len(many)
+
+        def write() -> None:
+            if kind == "query":
+                query = Partitions(broker.url, name)
+                query.commit(0, query.task(large), query.task(many))
+            else:
+                job = a_job(broker.url, name)
+                job.commit([job.write(iter([a_batch(rows)])) for rows in (large, many)])
+
+        with pytest.raises(BatchTooLarge, match=rf"{name}-1.*stream\.put_rows_max"):
+            write()
+
+        assert spread(db, name) == [{}, {}, {}]
+
+
+def test_what_is_rehearsed_and_fits_is_written_once(db: Client, name: str, broker: Any) -> None:
+    db.partitioned(name, create=2, key="log")  # it keeps what comes twice
+    query = Partitions(broker.url, name)
+    large = next((key, bytes(9000)) for key, _ in numbered(30) if partition_of(key.encode(), 2) == 0)
+    many = [(key, b"1") for key, _ in numbered(60) if partition_of(key.encode(), 2) == 1]
+
+    query.commit(0, query.task([large]), query.task(many[::2]), query.task(many[1::2]))
+
+    assert [one.live for one in db.partitioned(name).info()] == [1, len(many)]
+
+
+def test_a_key_is_used_up_in_partitions_that_got_no_rows(
+    db: Client, name: str, broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first write has rows for one partition only; the second one, with other rows, is none at all."""
+    db.partitioned(name, create=3)
+    first = [(key, b"first") for key, _ in numbered(30) if partition_of(key.encode(), 3) == 0]
+    for rows in (first, [(key, b"second") for key, _ in numbered(30)]):
+        job = a_job(broker.url, name, idempotencykey="load")
+        job.commit([job.write(iter([a_batch(rows)]))])
+
+    assert spread(db, name) == [{key.encode(): value for key, value in first}, {}, {}]
+    assert sorted(one.args[0] for one in caplog.records if one.args) == [f"{name}-{at}" for at in range(3)]
+
+
+def test_a_key_is_used_up_by_a_write_without_rows(db: Client, name: str, broker: Any) -> None:
+    for rows in ([], numbered(3)):
+        job = a_job(broker.url, name, createstream="true", idempotencykey="load")
+        job.commit([job.write(iter([a_batch(rows)]))])
+
+    assert held(db, name) == {}
+
+
 def test_the_name_of_a_partitioned_stream_is_not_taken_for_a_new_stream(
     db: Client, name: str, broker: Any
 ) -> None:
