@@ -1,7 +1,7 @@
 """Moves messages on, out of stand-ins and outboxes, to the queues that they are for.
 
     stand-in of main ────┐                                       ┌──► its queue, by name
-                         ├─► Source ─► parcel of parts ─► Target ─┤
+                         ├─► Source ─► parcel of parts ─► Target ─┤    one Lane a queue
     outbox of a group ───┘   consumes                   confirms └──► every queue that main's wiring has for the letter
 
 A stand-in holds what did not come through a front: dead letters of main, publishes at main's own port, and what a front gave
@@ -14,16 +14,20 @@ from all stand-ins would cost a consumer for each, and asking for their lengths 
 in which nothing waits costs nothing: it is taken when we are told, and left when it has been idle and is found empty. Every
 front is told and takes it; the broker gives the messages to one at a time, in order, and to the next when that one goes.
 
+A queue gets its parts in their order, for in a stream with keys an older version that comes last would bury the newer one. So a
+part that is refused or in doubt holds up all behind it in its lane: when they are tried again, they begin with that one, and what the
+queue had taken from behind it comes once more. Other lanes go on meanwhile.
+
 A queue that its group does not have, because a front died before it made it there or somebody deleted it behind main's back, is
 declared there as main has it. That waits a moment first, for a queue that is being deleted is gone from its group before
 it is gone from main. A message that closes the channel is found by publishing those that were on their way one at a time, so that
-it alone stays behind. What a group refuses, and what goes to a group that cannot be reached, stays where it is: the part is
+its lane alone is held up. What a group refuses, and what goes to a group that cannot be reached, stays where it is: the lane is
 tried again later; a queue of which nothing gets through is left for a while, longer each time.
 
 The front comes for itself (`LinkKind.OWN`): who sent a message, and whether he may, was asked when it was published.
 
 Invariant: a message is acknowledged only after every part was confirmed, or its queue or exchange is gone from a fresh copy
-of the wiring.
+of the wiring. The last time that a part is published is behind the last time of each that was before it in its lane.
 """
 
 from __future__ import annotations
@@ -102,16 +106,6 @@ Place: TypeAlias = tuple[str, str]
 """A group and a virtual host."""
 
 
-class At(Enum):
-    """Where a part is."""
-
-    OUT = auto()
-    """On its way, or about to be."""
-    RESTING = auto()
-    """It was refused, and is tried again later."""
-    DONE = auto()
-
-
 @dataclass(slots=True, eq=False)
 class Taking:
     """A queue that we consume from."""
@@ -151,8 +145,8 @@ class Parcel:
 
     @property
     def stuck(self) -> bool:
-        """No part of it is anywhere, or on its way there."""
-        return self.failed or (bool(self.parts) and all(part.at is At.RESTING for part in self.parts))
+        """No part of it is anywhere for good, or on its way there."""
+        return self.failed or (bool(self.parts) and all(part.resting for part in self.parts))
 
 
 @dataclass(slots=True, eq=False)
@@ -162,14 +156,82 @@ class Part:
     parcel: Parcel
     group: str
     queue: str
-    at: At = At.OUT
+    lane: Lane | None = None
+    """Where it is, or was when it was done."""
+    taken: bool = False
+    """The group has confirmed it. It is done when all before it in its lane are."""
     missing: bool = False
-    """The group has said that it does not have the queue."""
+    """The group has said that it does not have the queue: a confirm that follows means nothing."""
+    done: bool = False
     alone: bool = False
     """It was one of several on their way when the channel was closed: it is published when no other is, to see which it was."""
+
+    @property
+    def gone(self) -> bool:
+        """It is back where it came from."""
+        return self.parcel.taking.gone
+
+    @property
+    def resting(self) -> bool:
+        return not self.done and self.lane is not None and self.lane.at is At.RESTING and not self.lane.out
+
+
+class At(Enum):
+    """What is done about a lane."""
+
+    GOING = auto()
+    """It is published as it comes."""
+    RESTING = auto()
+    """Something was not taken: it is tried again later."""
+    MISSING = auto()
+    """The group has said that it does not have the queue: see about that in a moment."""
+    MAKING = auto()
+    """The queue is being declared."""
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """All that is for one queue and not done, in its order.
+
+    ├─ taken, or on its way ─┼─ to be published ─┤
+    parts[0]                 next
+    """
+
+    queue: str
+    parts: deque[Part] = field(default_factory=deque)
+    next: int = 0
+    out: int = 0
+    """How many are on their way."""
+    at: At = At.GOING
+    missing: bool = False
+    """The queue is to be made before anything is published again."""
     tries: int = 0
     due_ms: int = 0
     """When something is done about it again."""
+
+    @property
+    def first(self) -> Part | None:
+        """The next to be published, if one may be."""
+        if self.at is not At.GOING:
+            return None
+        while self.next < len(self.parts) and self.parts[self.next].gone:
+            del self.parts[self.next]
+        return self.parts[self.next] if self.next < len(self.parts) else None
+
+    def done(self) -> list[Part]:
+        """Takes those out at its beginning that are done, or gone."""
+        found = []
+        while self.parts and (self.parts[0].taken or self.parts[0].gone):
+            found.append(self.parts.popleft())
+            self.next = max(0, self.next - 1)
+        return found
+
+    def go_back(self) -> None:
+        """Begin with the first again: what was taken behind it is published behind it once more."""
+        self.parts = deque(part for part in self.parts if not part.gone)
+        self.next = 0
+        for part in self.parts:
+            part.taken = part.missing = False
 
 
 class Mover:
@@ -182,7 +244,6 @@ class Mover:
         self.moved = self.refused = self.unroutable = self.made = 0
         self._sources: dict[Place, Source] = {}
         self._targets: dict[Place, Target] = {}
-        self._later: list[Part] = []
         self._problems: dict[tuple[str, str, str], str] = {}
         self._stopped = False
 
@@ -201,15 +262,6 @@ class Mover:
             source.tick(now_ms)
             if source.idle:
                 del self._sources[place]
-        later, self._later = self._later, []
-        for part in later:
-            if part.parcel.taking.gone:
-                continue
-            if part.due_ms > now_ms:
-                self._later.append(part)
-            else:
-                part.at = At.OUT
-                self._target(part).give(part)
         for place, target in list(self._targets.items()):
             target.tick(now_ms)
             if target.idle:
@@ -222,7 +274,6 @@ class Mover:
             end.leave()
         self._sources.clear()
         self._targets.clear()
-        self._later.clear()
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -270,34 +321,32 @@ class Mover:
             self.unroutable += 1
             source.settle(parcel)
         for part in parcel.parts:
-            self._target(part).give(part)
+            self.give(part)
+
+    def give(self, part: Part) -> None:
+        """Bring it to its group."""
+        place = part.group, part.parcel.taking.source.place[1]
+        target = self._targets.get(place)
+        if target is None:
+            target = self._targets[place] = Target(self, place)
+        target.give(part)
 
     def confirmed(self, part: Part) -> None:
         """The part is safe, or its queue is gone."""
-        part.at = At.DONE
+        part.done = True
         parcel = part.parcel
-        if not parcel.taking.gone and all(each.at is At.DONE for each in parcel.parts):
+        if not parcel.taking.gone and all(each.done for each in parcel.parts):
             self.moved += 1
             parcel.taking.moved += 1
             self._problems.pop((*parcel.taking.source.place, parcel.taking.queue), None)
             parcel.taking.source.settle(parcel)
 
-    def rest(self, part: Part, problem: str) -> None:
-        """The part was not taken: it is tried again, later each time."""
+    def note_refused(self, part: Part, problem: str) -> None:
+        """The part was not taken."""
         taking = part.parcel.taking
-        if taking.gone:
-            return
-        self.refused += 1
-        part.at, part.missing = At.RESTING, False
-        part.due_ms = self.outside.now_ms + rest_ms(part.tries)
-        part.tries += 1
-        self._later.append(part)
-        self.problem(*taking.source.place, taking.queue, problem)
-
-    def missing(self, part: Part) -> None:
-        """Its group does not have the queue: see about it in a moment."""
-        part.due_ms = self.outside.now_ms + MISSING_MS
-        self._later.append(part)
+        if not taking.gone:
+            self.refused += 1
+            self.problem(*taking.source.place, taking.queue, problem)
 
     def problem(self, group: str, vhost: str, queue: str, problem: str) -> None:
         if self._problems.get((group, vhost, queue)) != problem:
@@ -309,13 +358,6 @@ class Mover:
     def well(self, place: Place) -> None:
         """Its leader is reached again."""
         self._problems.pop((*place, ""), None)
-
-    def _target(self, part: Part) -> Target:
-        place = part.group, part.parcel.taking.source.place[1]
-        target = self._targets.get(place)
-        if target is None:
-            target = self._targets[place] = Target(self, place)
-        return target
 
 
 class End:
@@ -591,58 +633,98 @@ class Target(End):
 
     def __init__(self, mover: Mover, place: Place) -> None:
         super().__init__(mover, place)
-        self._waiting: list[Part] = []
-        """For the link to open."""
-        self._line: deque[Part] = deque()
-        """For those on their way, because it goes alone, or one of them does."""
+        self._lanes: dict[str, Lane] = {}
+        """By queue; none without parts."""
+        self._ready: dict[Lane, None] = {}
+        """Lanes whose next part may be on its way together with others."""
+        self._doubtful: dict[Lane, None] = {}
+        """Lanes whose next part goes alone, before all others."""
         self._sent = 0
         self._unconfirmed: dict[int, Part] = {}
         """By number of the publish, in that order."""
-        self._making: dict[str, list[Part]] = {}
-        """By queue that is being declared: what is for it."""
+        self._making: set[str] = set()
+        """Queues that are being declared."""
         self._fresh = 0
         """How many wait for a fresh copy."""
         self._last_ms = mover.outside.now_ms
 
     @property
     def idle(self) -> bool:
-        return not (self.link or self._leaving or self._waiting or self._line or self._fresh)
+        return not (self.link or self._leaving or self._lanes or self._fresh)
 
     def give(self, part: Part) -> None:
-        """Publish it, or make its queue first if the group said that it has none."""
+        """Publish it behind all that is for its queue."""
         self._last_ms = self.now_ms
-        link = self.dialled()
-        if link.state is not State.OPEN:
-            self._waiting.append(part)
-        elif part.missing:
-            self._make(part)
-        else:
-            self._line.append(part)
-            self._go_on(link)
+        lane = self._lanes.get(part.queue)
+        if lane is None:
+            lane = self._lanes[part.queue] = Lane(part.queue)
+        part.lane = lane
+        lane.parts.append(part)
+        self._look_at(lane)
+        self._go_on()
 
-    def _go_on(self, link: Link) -> None:
+    def _look_at(self, lane: Lane) -> None:
+        """Something about it has changed: settle what is done, and see what may be published."""
+        for part in lane.done():
+            if not part.gone:
+                lane.tries = 0
+                self.mover.confirmed(part)
+        self._ready.pop(lane, None)
+        self._doubtful.pop(lane, None)
+        first = lane.first
+        if first is not None:
+            (self._doubtful if first.alone else self._ready)[lane] = None
+        elif not lane.parts and self._lanes.get(lane.queue) is lane:
+            del self._lanes[lane.queue]
+
+    def _go_on(self) -> None:
         """Publish what may be on its way together."""
-        line, out = self._line, self._unconfirmed
-        while line and not (out and (line[0].alone or next(iter(out.values())).alone)):
-            part = line.popleft()
-            if not part.parcel.taking.gone:
-                self._publish(link, part)
+        out = self._unconfirmed
+        while self._doubtful or self._ready:
+            lane = next(iter(self._doubtful or self._ready))
+            part = lane.first
+            if part is not None:  # else all that was left is back where it came from
+                link = self.dialled()
+                if link.state is not State.OPEN or (out and (part.alone or next(iter(out.values())).alone)):
+                    return
+                self._publish(link, lane, part)
+            self._look_at(lane)
 
-    def _publish(self, link: Link, part: Part) -> None:
+    def _publish(self, link: Link, lane: Lane, part: Part) -> None:
         parcel, limit = part.parcel, link.terms.frame_max
         entries = naming.entries([part.queue], _raw(parcel.exchange), _raw(parcel.key))
         properties = with_entries(parcel.properties, entries)
         if limit and len(properties) + ENVELOPE_BYTES + CONTENT_START.size > limit:
-            self.mover.rest(part, f"properties and the name of the queue are larger than a frame of {limit}")
+            problem = f"properties and the name of the queue are larger than a frame of {limit}"
+            self.mover.note_refused(part, problem)
+            self._rest(lane)
             return
         self._sent += 1
         self._unconfirmed[self._sent] = part
+        lane.next += 1
+        lane.out += 1
         link.send(_PUBLISH + encode_content(PUBLISHING, properties, parcel.body, limit))
+
+    def _rest(self, lane: Lane) -> None:
+        """Something of it was not taken: try again, later each time."""
+        if lane.at is not At.RESTING:
+            lane.at, lane.missing = At.RESTING, False
+            lane.due_ms = self.now_ms + rest_ms(lane.tries)
+            lane.tries += 1
+        self._look_at(lane)
 
     def tick(self, now_ms: int) -> None:
         self.tick_links(now_ms)
-        busy = self._waiting or self._line or self._unconfirmed or self._making or self._fresh
-        if not busy and self.link is not None and now_ms - self._last_ms >= LEAVE_MS:
+        for lane in list(self._lanes.values()):
+            if lane.at in (At.RESTING, At.MISSING) and not lane.out and lane.due_ms <= now_ms:
+                lane.go_back()
+                if lane.missing and lane.parts:
+                    self._make(lane)
+                else:
+                    lane.at = At.GOING
+            self._look_at(lane)
+        self._go_on()
+        if not (self._lanes or self._fresh) and self.link is not None and now_ms - self._last_ms >= LEAVE_MS:
             self.leave()
 
     # What the leader says ----------------------------------------------------------------------------
@@ -650,26 +732,30 @@ class Target(End):
     def opened(self, link: Link) -> None:
         self._sent = 0
         link.send(_encoded(PUBLISHING, ChannelOpen(), ConfirmSelect()) + encode_method(MAKING, ChannelOpen()))
-        waiting, self._waiting = self._waiting, []
-        for part in waiting:
-            self.give(part)
+        self._go_on()
 
     def heard(self, link: Link, piece: Piece) -> None:
         match method_of(piece):
             case BasicAck(delivery_tag=tag, multiple=multiple):
-                for part in self._answered(tag, multiple):
-                    (self.mover.missing if part.missing else self.mover.confirmed)(part)
-                self._go_on(link)
+                for lane, part in self._answered(tag, multiple):
+                    part.taken, lane.missing = not part.missing, lane.missing or part.missing
+                    if part.missing and lane.at is At.GOING:
+                        lane.at, lane.due_ms = At.MISSING, self.now_ms + MISSING_MS
+                    self._look_at(lane)
+                self._go_on()
             case BasicNack(delivery_tag=tag, multiple=multiple):
-                for part in self._answered(tag, multiple):
-                    self.mover.rest(part, f"queue '{part.queue}' in group '{self.place[0]}' refuses them")
-                self._go_on(link)
+                for lane, part in self._answered(tag, multiple):
+                    self.mover.note_refused(
+                        part, f"queue '{part.queue}' in group '{self.place[0]}' refuses them"
+                    )
+                    self._rest(lane)
+                self._go_on()
             case BasicReturn(reply_code=code, reply_text=queue) if code == NOT_FOUND:
                 # It does not say of which publish; with others for the queue on their way it is the same.
                 for part in self._unconfirmed.values():
                     part.missing = part.missing or part.queue == queue
             case QueueDeclareOk(queue=queue):
-                self._made(link, queue)
+                self._made(queue)
             case ChannelClose(reply_text=text):
                 link.send(encode_method(piece[0], ChannelCloseOk()))
                 if piece[0] == MAKING:
@@ -679,7 +765,7 @@ class Target(End):
                     self._sent = 0
                     link.send(_encoded(PUBLISHING, ChannelOpen(), ConfirmSelect()))
                     self._not_taken(text)
-                    self._go_on(link)
+                    self._go_on()
                 else:
                     self.leave()
                     self.lost(text)
@@ -687,76 +773,101 @@ class Target(End):
                 pass
 
     def _not_taken(self, why: str) -> None:
-        """The channel is closed about one of those on their way: let it rest if it was alone, else find out which it is."""
-        parts = list(self._unconfirmed.values())
-        self._unconfirmed.clear()
-        if len(parts) == 1:
-            self.mover.rest(parts[0], why)
-            return
-        for part in parts:
+        """The channel is closed about one of those on their way: let its lane rest if it was alone, else find out which it is."""
+        answered = self._answered(max(self._unconfirmed), True)
+        for lane, part in answered:
             part.alone = True
-        self._line.extendleft(reversed(parts))
+            if len(answered) == 1:
+                self.mover.note_refused(part, why)
+                self._rest(lane)
+            elif lane.at is At.GOING:
+                lane.go_back()
+            self._look_at(lane)
 
-    def _answered(self, tag: int, multiple: bool) -> list[Part]:
+    def _answered(self, tag: int, multiple: bool) -> list[tuple[Lane, Part]]:
+        """Those that are not on their way any more, with their lanes."""
         self._last_ms = self.now_ms
-        if not multiple:
-            part = self._unconfirmed.pop(tag, None)
-            return [] if part is None else [part]
-        numbers = [number for number in self._unconfirmed if number <= tag]
-        return [self._unconfirmed.pop(number) for number in numbers]
+        if multiple:
+            numbers = [number for number in self._unconfirmed if number <= tag]
+        else:
+            numbers = [tag] if tag in self._unconfirmed else []
+        answered = []
+        for number in numbers:
+            part = self._unconfirmed.pop(number)
+            assert part.lane is not None
+            part.lane.out -= 1
+            answered.append((part.lane, part))
+        return answered
 
     def lost(self, why: str) -> None:
-        parts = [*self._unconfirmed.values(), *self._line, *self._waiting]
-        for making in self._making.values():
-            parts += making
+        for part in self._unconfirmed.values():
+            assert part.lane is not None
+            part.lane.out -= 1
         self._unconfirmed.clear()
-        self._line.clear()
-        self._waiting.clear()
         self._making.clear()
-        for part in parts:
-            self.mover.rest(part, why)
+        for lane in list(self._lanes.values()):
+            if lane.at is not At.RESTING:
+                self._rest_all(lane, why)
+
+    def _rest_all(self, lane: Lane, why: str) -> None:
+        for part in lane.parts:
+            self.mover.note_refused(part, why)
+        self._rest(lane)
 
     # Queues that the group does not have -------------------------------------------------------------
 
-    def _make(self, part: Part) -> None:
-        """Declare its queue as main has it, or let the part go if main has it no more."""
+    def _make(self, lane: Lane) -> None:
+        """Declare its queue as main has it, or let its parts go if main has it no more."""
+        lane.at, lane.missing = At.MAKING, False
         self._fresh += 1
 
         def then() -> None:
             self._fresh -= 1
-            group, vhost = self.place
-            part.missing = False
-            spec = self.mover.outside.wiring.spec_of(vhost, part.queue)
-            link = self.dialled()
-            if spec is None:
-                self.mover.confirmed(part)
-            elif (spec.group or MAIN) != group:
-                part.group = spec.group or MAIN
-                self.mover.missing(part)
-            elif group == MAIN or link.state is not State.OPEN:
-                self.give(part)
-            elif part.queue in self._making:
-                self._making[part.queue].append(part)
-            else:
-                self._making[part.queue] = [part]
-                declare = QueueDeclare(queue=part.queue, durable=spec.durable, arguments=spec.arguments)
-                link.send(encode_method(MAKING, declare))
+            if lane.at is At.MAKING:
+                lane.go_back()
+                self._make_as_main_has_it(lane)
+                self._look_at(lane)
+                self._go_on()
 
         self.mover.outside.wiring.fresh(then)
 
-    def _made(self, link: Link, queue: str) -> None:
+    def _make_as_main_has_it(self, lane: Lane) -> None:
+        group, vhost = self.place
+        spec = self.mover.outside.wiring.spec_of(vhost, lane.queue)
+        if spec is None:
+            for part in lane.parts:
+                part.taken = True
+        elif (spec.group or MAIN) != group:
+            parts, lane.parts = lane.parts, deque()
+            for part in parts:
+                part.group, part.alone = spec.group or MAIN, False
+                self.mover.give(part)
+        elif lane.parts and group != MAIN and (link := self.dialled()).state is State.OPEN:
+            if lane.queue not in self._making:
+                self._making.add(lane.queue)
+                declare = QueueDeclare(queue=lane.queue, durable=spec.durable, arguments=spec.arguments)
+                link.send(encode_method(MAKING, declare))
+        else:
+            lane.at = At.GOING
+
+    def _made(self, queue: str) -> None:
         self.mover.made += 1
         group, vhost = self.place
         self.mover.outside.note("warning", "queue made again", group=group, vhost=vhost, queue=queue)
-        self._line += self._making.pop(queue, [])
-        self._go_on(link)
+        self._making.discard(queue)
+        lane = self._lanes.get(queue)
+        if lane is not None and lane.at is At.MAKING:
+            lane.at = At.GOING
+            self._look_at(lane)
+        self._go_on()
 
     def _not_made(self, why: str) -> None:
         """The channel is closed about the first declaration; those behind it were not read."""
-        making, self._making = self._making, {}
-        for parts in making.values():
-            for part in parts:
-                self.mover.rest(part, why)
+        lanes = [self._lanes[queue] for queue in self._making if queue in self._lanes]
+        self._making.clear()
+        for lane in lanes:
+            if lane.at is At.MAKING:
+                self._rest_all(lane, why)
 
 
 def rest_ms(tries: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,15 @@ from unit.router.harness import Front
 
 from tidemark.broker.feed import WiringFeed
 from tidemark.broker.groups import OUTBOX
+from tidemark.broker.streams.session import StreamSession
 from tidemark.errors import PreconditionFailed
 from tidemark.model.wiring import FRONT_USER, QueueSpec
 from tidemark.router import mover as machine
-from tidemark.router.link import Link
-from tidemark.router.mover import Mover
+from tidemark.router.link import Link, method_of
+from tidemark.router.mover import Mover, Target
 from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091 import methods
+from tidemark.wire.amqp091.cutter import PASSED, Piece
 from tidemark.wire.amqp091.frames import CONTENT_START, ENVELOPE_BYTES
 from tidemark.wire.amqp091.properties import Properties, encode_properties
 
@@ -436,19 +439,24 @@ def test_a_message_that_cannot_be_routed_stays_where_it_is_and_others_pass(
     assert moving.fast.ready(OUTBOX) == 0
 
 
-def test_a_message_that_does_not_fit_stays_where_it_is_and_others_pass(moving: Moving) -> None:
-    moving.declare("q")
+def test_a_message_that_does_not_fit_holds_up_its_queue_and_no_other(moving: Moving) -> None:
+    moving.declare("q", "other")
     config = moving.fast.config
     moving.fast.config = replace(config, frame_bytes_max=4096)
     large = encode_properties(Properties(headers={"h": "x" * 50_000}, delivery_mode=2))
     at_main(moving, "q", b"large", properties=large)
-    at_main(moving, "q", b"x")
+    at_main(moving, "q", b"behind it")
+    at_main(moving, "other", b"x")
     moving.pass_s(3)
-    moving.fast.config = config
-    assert bodies(moving.fast, "q") == [b"x"]
     assert "larger than a frame" in str(moving.noted("messages not moved"))
+    assert (moving.fast.ready("q"), moving.fast.ready("other")) == (0, 1)
     queue = moving.main.broker.vhosts["/"].queues["q"]
-    assert queue.ready + queue.acquired == 1
+    assert queue.ready + queue.acquired == 2
+
+    moving.fast.config = config
+    moving.front.lose("fast")
+    moving.pass_s(70)
+    assert bodies(moving.fast, "q") == [b"large", b"behind it"]
 
 
 def test_what_a_client_may_send_can_be_moved_with_all_that_is_added_to_it(moving: Moving) -> None:
@@ -468,24 +476,30 @@ def test_what_a_client_may_send_can_be_moved_with_all_that_is_added_to_it(moving
     assert not moving.noted("messages not moved")
 
 
-def test_a_message_that_closes_the_channel_does_not_keep_others_back(moving: Moving) -> None:
+def test_a_message_that_closes_the_channel_holds_up_its_queue_and_no_other(moving: Moving) -> None:
     moving.declare("q", "other")
-    moving.fast.config = replace(moving.fast.config, message_bytes_max=1000)
+    config = moving.fast.config
+    moving.fast.config = replace(config, message_bytes_max=1000)
     few = [b"%d" % number for number in range(5)]
     at_main(moving, "q", b"1", b"x" * 2000, b"2", b"y" * 2000, b"3")
     at_main(moving, "other", *few)
     moving.pass_s(3)
     # Those that the group had taken and not confirmed when the channel was closed may come twice.
-    assert set(bodies(moving.fast, "q")) == {b"1", b"2", b"3"}
-    assert set(bodies(moving.fast, "other")) == set(few)
+    assert set(bodies(moving.fast, "q")) == {b"1"}
+    assert last_times(bodies(moving.fast, "other")) == few
     assert "2000" in str(moving.noted("messages not moved"))
     queue = moving.main.broker.vhosts["/"].queues["q"]
-    assert queue.ready + queue.acquired == 2
+    assert queue.ready + queue.acquired == 4
     at_main(moving, "other", b"later")
     at_main(moving, "q", b"4")
     moving.pass_s(60)
-    assert set(bodies(moving.fast, "q")) == {b"4"} and set(bodies(moving.fast, "other")) == {b"later"}
-    assert queue.ready + queue.acquired == 2
+    assert bodies(moving.fast, "q") == [] and set(bodies(moving.fast, "other")) == {b"later"}
+
+    moving.fast.config = config
+    moving.front.lose("fast")
+    moving.pass_s(70)
+    assert last_times(bodies(moving.fast, "q")) == [b"x" * 2000, b"2", b"y" * 2000, b"3", b"4"]
+    assert queue.ready + queue.acquired == 0
 
 
 def test_a_source_is_not_read_while_too_much_is_on_its_way(
@@ -501,6 +515,158 @@ def test_a_source_is_not_read_while_too_much_is_on_its_way(
     moving.fast.sync()
     moving.turn()
     assert source.link.wants_read()
+
+
+# Order ---------------------------------------------------------------------------------------------
+
+KEYED = ELSEWHERE | {"x-queue-type": "stream", "x-stream-key": "routing-key"}
+
+
+def newest(world: World, stream: str = "s") -> bytes | None:
+    """The state of the one key that these tests publish: the name of the stream."""
+    session = StreamSession(world.broker.open_session("/", "guest", None, "test"))
+    row = session.get(stream, stream.encode())
+    return None if row is None else row.value
+
+
+def last_times(bodies: Iterable[bytes]) -> list[bytes]:
+    """Each once, where it was last: all that matters to one who keeps the newest."""
+    return list(dict.fromkeys(reversed(list(bodies))))[::-1]
+
+
+def said(method: methods.Method) -> Piece:
+    """As a group says it on the channel that is published on."""
+    return machine.PUBLISHING, PASSED, 1, methods.encode_method(machine.PUBLISHING, method)
+
+
+@pytest.fixture
+def keyed(moving: Moving) -> Moving:
+    moving.front.open().declare("s", durable=True, arguments=KEYED)
+    return moving
+
+
+def test_what_comes_while_a_queue_is_missing_waits_behind_what_found_it_missing(keyed: Moving) -> None:
+    """Somebody else makes the queue before the mover does, and only then the newer version comes."""
+    fast = keyed.fast.broker
+    spec = fast.vhosts["/"].queues["s"].spec
+    fast.delete_queue(fast.vhosts["/"].queues["s"])
+    at_main(keyed, "s", b"older")
+    keyed.turn()
+    fast.create_queue(replace(spec, number=0))
+    at_main(keyed, "s", b"newer")
+    keyed.turn()
+    keyed.pass_s(5)
+    assert newest(keyed.fast) == b"newer"
+    assert keyed.mover.moved == 2 and keyed.main.broker.vhosts["/"].queues["s"].acquired == 0
+
+
+def test_what_comes_while_a_leader_is_dialled_again_waits_behind_what_was_on_its_way(keyed: Moving) -> None:
+    keyed.fast.syncing = False
+    at_main(keyed, "s", b"older")
+    keyed.turn()
+    keyed.front.lose("fast")
+    keyed.fast.syncing = True
+    at_main(keyed, "s", b"newer")
+    keyed.turn()
+    queue = keyed.main.broker.vhosts["/"].queues["s"]
+    assert queue.ready + queue.acquired == 2, "neither is acknowledged before it is confirmed"
+    keyed.fast.sync()
+    keyed.pass_s(5)
+    assert newest(keyed.fast) == b"newer" and queue.ready + queue.acquired == 0
+
+
+def test_what_a_queue_takes_behind_one_that_it_has_refused_comes_behind_it_once_more(
+    keyed: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker refuses the first of two that are on their way together, as one does whose disk is full for a moment."""
+    queue = keyed.main.broker.vhosts["/"].queues["s"]
+    heard = Target.heard
+    refused: list[int] = []
+
+    def refuses(target: Target, link: Link, piece: Any) -> None:
+        method = method_of(piece)
+        if isinstance(method, methods.BasicAck) and not refused:
+            assert method.delivery_tag == 2 and method.multiple
+            refused.append(queue.acquired)
+            heard(target, link, said(methods.BasicNack(delivery_tag=1)))
+            heard(target, link, said(methods.BasicAck(delivery_tag=2)))
+            refused.append(queue.acquired)
+        else:
+            heard(target, link, piece)
+
+    monkeypatch.setattr(Target, "heard", refuses)
+    at_main(keyed, "s", b"older", b"newer")
+    keyed.turn()
+    assert refused == [2, 2], (
+        "the newer one is confirmed, and not acknowledged: the older one comes behind it"
+    )
+    keyed.pass_s(5)
+    assert newest(keyed.fast) == b"newer" and queue.ready + queue.acquired == 0
+
+
+def test_what_found_its_queue_missing_is_not_acknowledged_whatever_else_is_refused(
+    keyed: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The confirm behind a return says only that the group has done with it."""
+    queue, fast = keyed.main.broker.vhosts["/"].queues["s"], keyed.fast.broker
+    spec = fast.vhosts["/"].queues["s"].spec
+    fast.delete_queue(fast.vhosts["/"].queues["s"])
+    heard = Target.heard
+    acks: list[int] = []
+
+    def refuses(target: Target, link: Link, piece: Any) -> None:
+        method = method_of(piece)
+        if isinstance(method, methods.BasicAck) and not acks:
+            acks.append(method.delivery_tag)
+            heard(target, link, said(methods.BasicNack(delivery_tag=2)))
+            heard(target, link, said(methods.BasicAck(delivery_tag=1)))
+        else:
+            heard(target, link, piece)
+
+    monkeypatch.setattr(Target, "heard", refuses)
+    at_main(keyed, "s", b"older", b"newer")
+    keyed.turn()
+    assert acks == [2] and queue.acquired == 2
+    fast.create_queue(replace(spec, number=0))
+    keyed.pass_s(5)
+    assert newest(keyed.fast) == b"newer" and queue.ready + queue.acquired == 0
+
+
+def test_a_queue_that_refuses_some_gets_them_in_order_and_holds_up_no_other(moving: Moving) -> None:
+    limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    moving.declare("q", "other")
+    moving.fast.broker.delete_queue(moving.fast.broker.vhosts["/"].queues["q"])
+    moving.fast.broker.create_queue(QueueSpec("/", "q", durable=True, arguments=ELSEWHERE | limits))
+    few = [b"%d" % number for number in range(8)]
+    at_main(moving, "q", *few)
+    found = []
+    for number in range(60):
+        moving.pass_s(1)
+        found += bodies(moving.fast, "q")
+        at_main(moving, "other", b"%d" % number)
+        moving.turn()
+        assert bodies(moving.fast, "other") == [b"%d" % number], "another queue is not held up"
+    assert found == few
+
+
+def test_a_letter_waits_behind_one_that_the_same_queue_did_not_take_and_other_queues_go_on(
+    moving: Moving,
+) -> None:
+    client = dying(moving)
+    client.declare("full", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    client.declare("here", durable=True)
+    for queue in ("full", "here"):
+        client.ask(1, methods.QueueBind(queue=queue, exchange="dead", routing_key="#"))
+    for body in (b"1", b"2", b"3"):
+        client.publish(1, "dying", body, properties=PERSISTENT)
+        moving.turn()
+    assert bodies(moving.main, "here") == [b"1", b"2", b"3"]
+    found = []
+    for _ in range(100):
+        found += bodies(moving.main, "full")
+        moving.pass_s(1)
+    assert found == [b"1", b"2", b"3"]
+    assert bodies(moving.main, "here") == [] and moving.fast.ready(OUTBOX) == 0
 
 
 def test_a_virtual_host_that_is_gone_is_forgotten(moving: Moving) -> None:
@@ -546,30 +712,30 @@ STEPS = st.lists(
 @given(STEPS)
 @example(["publish", "stall", "publish", "lose fast", "wait", "go on", "die", "lose main"])
 @example(["stall", "publish", "delete", "lose fast", "publish", "wait", "die", "go on"])
-def test_whatever_happens_every_message_arrives(steps: list[str]) -> None:
+def test_whatever_happens_every_message_arrives_and_for_the_last_time_in_its_order(steps: list[str]) -> None:
     moving = Moving()
     client = dying(moving)
     moving.declare("q")
     client.declare("here", durable=True)
     for queue in ("q", "here"):
         client.ask(1, methods.QueueBind(queue=queue, exchange="dead", routing_key="#"))
-    found: dict[str, set[bytes]] = {"q": set(), "here": set()}
-    sent: dict[str, set[bytes]] = {"q": set(), "here": set()}
+    found: dict[str, list[bytes]] = {"q": [], "here": []}
+    sent: dict[str, list[bytes]] = {"q": [], "here": []}
 
     def take(queue: str, world: World) -> None:
         if queue in world.broker.vhosts["/"].queues:
-            found[queue].update(bodies(world, queue))
+            found[queue] += bodies(world, queue)
 
     for number, step in enumerate(steps):
         body = b"%d" % number
         match step:
             case "publish":
                 at_main(moving, "q", *(body + b"-%d" % each for each in range(40)))
-                sent["q"].update(body + b"-%d" % each for each in range(40))
+                sent["q"] += [body + b"-%d" % each for each in range(40)]
             case "die":
                 moving.fast.open().publish(1, "dying", body, properties=PERSISTENT)
                 for queue in sent:
-                    sent[queue].add(body)
+                    sent[queue].append(body)
             case "lose main" | "lose fast":
                 moving.front.lose(step.removeprefix("lose "))
             case "stall":
@@ -593,5 +759,11 @@ def test_whatever_happens_every_message_arrives(steps: list[str]) -> None:
     moving.pass_s(70)
     take("q", moving.fast)
     take("here", moving.main)
-    assert found == sent
+    for queue in sent:
+        # There is no order between letters and what was published.
+        for published in (True, False):
+            wanted, got = (
+                [one for one in all if (b"-" in one) is published] for all in (sent[queue], found[queue])
+            )
+            assert last_times(got) == wanted
     assert moving.main.ready("q") == 0 and moving.mover.statistics()["held"] == 0
