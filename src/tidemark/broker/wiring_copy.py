@@ -53,7 +53,7 @@ Groups = dict[str, list[str]]
 
 
 class Admission(NamedTuple):
-    """What main lets a user do in a virtual host. Another one when either was deleted and made again."""
+    """What main lets a user do in a virtual host. Another one when either was deleted and made again, and that was heard."""
 
     patterns: PermissionSpec
     made_again: int
@@ -79,8 +79,10 @@ class NamedQueue(Target, Governed):
 class WiringCopy:
     """Fits `changes.Wired`."""
 
-    def __init__(self, content: Content, groups: Mapping[str, str] | None = None) -> None:
-        """`groups` are all groups of the cluster with their modes."""
+    def __init__(
+        self, content: Content, groups: Mapping[str, str] | None = None, before: WiringCopy | None = None
+    ) -> None:
+        """`groups` are all groups of the cluster with their modes; `before` is the copy that this one comes after."""
         self.groups = dict(groups or {MAIN: "alone"})
         self.vhosts: dict[str, VirtualHost] = {}
         self.access = Access(())
@@ -88,15 +90,15 @@ class WiringCopy:
         self.operator_policies: dict[tuple[str, str], OperatorPolicySpec] = {}
         self.taken = 0
         """How many changes it is made of."""
-        self._deleted: Counter[tuple[str, str]] = Counter()
-        """How often users, and virtual hosts, were deleted."""
+        self._deleted: Counter[tuple[str, str]] = Counter() if before is None else before._deleted.copy()
+        """How often users, and virtual hosts, were deleted, as far as was heard."""
         self._content = content
         self._arena = Arena()
         self._dirty: list[Any] = []
         self._known: dict[tuple[str, str, bytes, bytes], tuple[Route, Groups | None]] = {}
         """By virtual host, user, exchange and key; good while the route is alive. None: it depends on headers."""
         self._groups: dict[int, tuple[Route, Groups]] = {}
-        """By the identity of the route; it is kept here, so that no other gets it."""
+        """By the identity of a route in `_known`; it is kept here, so that no other gets it."""
 
     # Changes ----------------------------------------------------------------------------
 
@@ -215,10 +217,13 @@ class WiringCopy:
         if not exchange and key.startswith(RAW_PREFIX):
             # A private queue of main for replies, which is in no list: main knows whether it is there.
             groups = {MAIN: [key.decode("utf-8", "surrogateescape")]}
-        if len(self._known) >= KNOWN_MAX:
+        which = vhost, user, exchange, key
+        if which in self._known:
+            self._groups.pop(id(self._known[which][0]), None)
+        elif len(self._known) >= KNOWN_MAX:
             self._known.clear()
             self._groups.clear()
-        self._known[vhost, user, exchange, key] = route, groups
+        self._known[which] = route, groups
         return route, groups
 
     def _groups_of(self, route: Route) -> Groups:
@@ -381,7 +386,7 @@ class FreshCopy:
 
     def greeted(self, groups: Mapping[str, str]) -> None:
         """A link to main's leader is open: all its wiring follows."""
-        self.coming = WiringCopy(self._content, groups)
+        self.coming = WiringCopy(self._content, groups, self.copy)
 
     def changed(self, raw: bytes) -> None:
         """Raises StoreForeign: main is of a newer version than this."""

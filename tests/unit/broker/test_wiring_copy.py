@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unit.broker.channel import a_channel
 
 from tidemark.broker.broker import Broker
-from tidemark.broker.catalog import decode
+from tidemark.broker.catalog import decode, delete, encode
 from tidemark.broker.feed import WiringFeed, encoded
 from tidemark.broker.wiring_copy import FreshCopy, WiringCopy
 from tidemark.errors import (
@@ -175,6 +175,21 @@ def test_headers_alternates_and_exchanges_behind_exchanges_are_followed() -> Non
     assert front.routes("second", "") == {"fast": ["other"]}
     broker.delete_policy("/", "p")
     assert front.routes("second", "") == {}
+
+
+def test_what_a_copy_remembers_of_its_answers_does_not_grow_with_changes_of_the_wiring() -> None:
+    broker = a_main()
+    session = a_session(broker)
+    session.declare_exchange("x", "topic")
+    front = Front(broker)
+    for _ in range(100):
+        session.declare_queue("q", durable=True, arguments={"x-group": "fast"})
+        assert front.routes("x", "a.b") == {}
+        session.bind_queue("q", "x", "#")
+        assert front.routes("x", "a.b") == front.routes("", "q") == {"fast": ["q"]}
+        assert front.routes("x", "a.b") is front.routes("x", "a.b")
+        broker.delete_queue(session.vhost.queues["q"])
+    assert len(front.copy._known) == 2 and len(front.copy._groups) <= 2
 
 
 def test_replies_to_a_private_queue_go_to_main() -> None:
@@ -446,6 +461,30 @@ def test_an_echo_that_nobody_asked_for_is_a_fault() -> None:
     for number in (0, 1):
         with pytest.raises(PeerFault, match="was not asked for"):
             link.copy.echoed(number)
+
+
+def test_a_new_copy_knows_who_was_made_again_before_it() -> None:
+    """Else all that were let in since then would be taken for somebody else."""
+    broker = a_main()
+    copy = FreshCopy(Amqp091Content(), lambda _: None, lambda _: None)
+
+    def told() -> None:
+        copy.greeted(broker.groups)
+        for spec in WiringFeed(broker).listen(Front(broker)):
+            copy.changed(encoded(spec))
+        copy.whole()
+
+    told()
+    first = copy.admission("/", "ann")
+    user, permission = broker.access.users["ann"], broker.access.permissions["ann", "/"]
+    copy.changed(encode(delete(user)))
+    for spec in (user, permission):
+        copy.changed(encoded(spec))
+    again = copy.admission("/", "ann")
+    assert first is not None and again is not None and first != again
+    copy.lost()
+    told()
+    assert copy.admission("/", "ann") == again
 
 
 def test_until_the_next_wiring_is_whole_the_old_copy_stays() -> None:
