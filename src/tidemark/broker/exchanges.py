@@ -23,7 +23,7 @@ from tidemark.broker.policies import NOTHING, Applied, Governed
 from tidemark.broker.topics import TopicTree
 from tidemark.errors import CommandInvalid, PreconditionFailed
 from tidemark.model.partitions import partition_of
-from tidemark.model.values import Timestamp, to_json
+from tidemark.model.values import to_json
 from tidemark.model.wiring import Arguments, BindingSpec, ExchangeSpec
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class PartitionExchange(Exchange):
 
 
 def key_text(value: Any) -> bytes | None:
-    """The value of a header as a stream makes a key of it; None: it makes none."""
+    """The value of a header as a stream makes a key of it (`model.keys.key_of`); None: it makes none."""
     match value:
         case bool():
             return b"true" if value else b"false"
@@ -235,8 +235,6 @@ def key_text(value: Any) -> bytes | None:
             return value.encode("utf-8", "surrogateescape")
         case bytes():
             return value
-        case Timestamp() | None:
-            return None
         case int():
             return b"%d" % value
     return None

@@ -8,12 +8,28 @@ from typing import Any
 
 import pytest
 from builders import a_broker, a_session
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from tidemark.broker.exchanges import PREDECLARED, TYPES, check_exchange
+from tidemark.broker.exchanges import PREDECLARED, TYPES, check_exchange, key_text
 from tidemark.broker.session import Session
 from tidemark.errors import CommandInvalid, PreconditionFailed
-from tidemark.model.values import Timestamp
+from tidemark.model import keys, records
+from tidemark.model.values import (
+    Decimal,
+    Float32,
+    Int8,
+    Int16,
+    Int64,
+    RawString,
+    Timestamp,
+    UInt8,
+    UInt16,
+    UInt32,
+)
 from tidemark.model.wiring import ExchangeSpec
+from tidemark.wire.amqp091.content import Amqp091Content
+from tidemark.wire.amqp091.properties import Properties, encode_properties
 
 
 def bound(kind: str, *bindings: tuple[str, str, dict[str, Any]]) -> Session:
@@ -108,10 +124,48 @@ def test_a_partition_is_chosen_by_the_crc_of_the_key_and_always_the_same() -> No
 
 def test_a_partition_may_be_chosen_by_a_header_and_without_it_by_the_key() -> None:
     session = a_partitioned(**{"x-partition-key": "header:id"})
-    for value, raw in (("a", b"a"), (b"\xff", b"\xff"), (17, b"17"), (True, b"true"), (False, b"false")):
+    for value, raw in (("a", b"a"), (b"\xff", b"\xff"), (17, b"17"), (Timestamp(5), b"5"), (True, b"true")):
         assert reached(session, "k", {"id": value}) == [f"q{zlib.crc32(raw) % 4}"], value
-    for headers in ({}, {"id": 1.5}, {"id": ["a"]}, {"id": Timestamp(5)}):
+    for headers in ({}, {"id": 1.5}, {"id": ["a"]}, {"id": None}):
         assert reached(session, "k", headers) == [f"q{zlib.crc32(b'k') % 4}"], "a stream makes no key of that"
+
+
+VALUES = st.one_of(
+    st.booleans(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.binary(min_size=1, max_size=5).filter(lambda raw: not is_text(raw)).map(RawString),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(-(1 << 31), (1 << 31) - 1).map(Int64),
+    st.integers(0, 255).map(UInt8),
+    st.integers(-128, 127).map(Int8),
+    st.integers(0, 0xFFFF).map(UInt16),
+    st.integers(-(1 << 15), (1 << 15) - 1).map(Int16),
+    st.integers(0, 0xFFFFFFFF).map(UInt32),
+    st.integers(0, (1 << 64) - 1).map(Timestamp),
+    st.floats(),
+    st.floats(width=32).map(Float32),
+    st.builds(Decimal, st.integers(0, 255), st.integers(0, 0xFFFFFFFF)),
+    st.none(),
+    st.just([1, "a"]),
+    st.just({"a": 1}),
+)
+"""One of each kind that a header can be."""
+
+
+def is_text(raw: bytes) -> bool:
+    return raw.decode("utf-8", "ignore").encode() == raw
+
+
+@given(VALUES)
+@example(Timestamp(5))
+@example(True)
+def test_routing_makes_the_same_key_of_a_header_as_a_stream(value: Any) -> None:
+    """Else versions of one key would be in several partitions."""
+    properties = encode_properties(Properties(headers={"other": 1, "id": value}))
+    record = records.encode_message(1, (1,), 0, None, 0, True, b"", b"k", properties, b"")
+    found = Amqp091Content().headers(properties)["id"]
+    assert key_text(found) == keys.key_of(record, keys.HEADER, b"id")
 
 
 def test_keys_of_one_partition_share_a_route() -> None:
