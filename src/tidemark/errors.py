@@ -247,6 +247,8 @@ class StreamElsewhere(_StreamError):
     code: ClassVar[str] = "stream.elsewhere"
 
     group: str
+    number: int = 0
+    """Of its stand-in, by which main tells it from a later stream of that name; 0 if nobody said it."""
 
     def _sentence(self) -> str:
         return (

@@ -26,7 +26,7 @@ from tidemark.broker.access import RABBITMQ_HASHES, check_stored_hash, compile_p
 from tidemark.broker.arguments import check_queue_arguments, check_replicate, is_stream
 from tidemark.broker.exchanges import PREDECLARED, TYPES, check_exchange
 from tidemark.broker.policies import PATTERN_BYTES_MAX, check_policy
-from tidemark.broker.streams.policy import check_stream_arguments
+from tidemark.broker.streams.policy import check_stream_arguments, checked_name
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.model import values
 from tidemark.model.wiring import (
@@ -500,6 +500,7 @@ class _Plan:
             item.flag("internal"),
             item.table("arguments"),
         )
+        checked_name("an exchange", spec.name)
         check_exchange(spec)
         if (spec.vhost, spec.name) in self._exchanges:
             return None
@@ -515,6 +516,7 @@ class _Plan:
             item.flag("auto_delete"),
             item.table("arguments"),
         )
+        checked_name("a queue", spec.name)
         if is_stream(spec.arguments):
             check_stream_arguments(
                 spec.name, spec.vhost, spec.arguments, spec.durable, spec.exclusive, spec.auto_delete

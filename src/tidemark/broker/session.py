@@ -36,7 +36,7 @@ from tidemark.broker.exchanges import check_exchange, check_same_exchange, inequ
 from tidemark.broker.groups import OUTBOX, stands_in
 from tidemark.broker.placing import route_for
 from tidemark.broker.publishing import Publishing
-from tidemark.broker.streams.policy import check_stream_arguments
+from tidemark.broker.streams.policy import check_stream_arguments, checked_name
 from tidemark.broker.streams.positions import AtTime, FromMark, Position
 from tidemark.broker.streams.reader import Reader, open_reader
 from tidemark.broker.tracing import TracedPublishing, TracedSink
@@ -327,7 +327,7 @@ class Session:
         """
         queue = self.queue(name, "read")
         if stands_in(queue) and not self.own:
-            raise StreamElsewhere(stream=name, group=queue.spec.group)
+            raise StreamElsewhere(stream=name, group=queue.spec.group, number=queue.number)
         return queue
 
     # Messages ---------------------------------------------------------------------------
@@ -499,7 +499,7 @@ class Session:
     # Checks -----------------------------------------------------------------------------
 
     def check_queue_name(self, name: str) -> None:
-        """Raises AccessRefused unless this user may declare and delete a queue of this name."""
+        """Raises AccessRefused, PreconditionFailed unless this user may declare and delete a queue of this name."""
         _check_name("queue", name)
         self._check("configure", "queue", name)
 
@@ -544,8 +544,9 @@ class Session:
             check_patterns(self.patterns, permission, kind, name)
         elif not self._vouched:
             self.broker.access.check(self.user, self.vhost.name, permission, kind, name)
-        if kind == "queue" and name == OUTBOX and permission != "read":
-            # What is in there is routed without asking whether its sender may: only the broker puts things in.
+        if kind == "queue" and name == OUTBOX:
+            # What is in there is routed without asking whether its sender may, and belongs to whoever that reaches: only
+            # the broker puts things in, and only fronts, for themselves, take them out.
             raise AccessRefused(reason=f"queue '{name}' in vhost '{self.vhost.name}' is the broker's own")
 
     def _check_queue_limit(self, name: str) -> None:
@@ -637,5 +638,7 @@ def _check_not_default(exchange: str) -> None:
 
 
 def _check_name(kind: str, name: str) -> None:
+    """Raises AccessRefused, PreconditionFailed unless a new one may have this name."""
+    checked_name("an exchange" if kind == "exchange" else "a queue", name)
     if name.startswith("amq."):
         raise AccessRefused(reason=f"{kind} name '{name}' contains reserved prefix 'amq.*'")

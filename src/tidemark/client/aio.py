@@ -391,14 +391,14 @@ class AsyncClient:
         try:
             await main.call(ops.delete_stream(name))
         except StreamElsewhere as elsewhere:
-            await self._delete_there(name, elsewhere.group)
+            await self._delete_there(name, elsewhere.group, elsewhere.number)
 
-    async def _delete_there(self, name: str, group: str) -> None:
+    async def _delete_there(self, name: str, group: str, number: int) -> None:
         """Delete a stream in its group, where it may be gone when this was begun before, and then its name in main."""
         with contextlib.suppress(NotFound):
             await self.group(group).call(ops.delete_stream(name))
         # At once: what is published to a name that is still there makes the stream again.
-        await self.group(MAIN).call(ops.delete_stream(name, stand_in=True))
+        await self.group(MAIN).call(ops.forget_stream(name, number))
 
     # Partitioned streams ------------------------------------------------------------------------
 
@@ -444,7 +444,7 @@ class AsyncClient:
             if one.group == main.group_name:
                 await main.call(ops.delete_stream(one.stream))
             else:
-                await self._delete_there(one.stream, one.group)
+                await self._delete_there(one.stream, one.group, one.number)
         # Last, for a group may be out of reach: while the name is here all of it can be done again.
         await main.call(ops.unpartition(name))
 

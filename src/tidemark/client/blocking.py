@@ -512,14 +512,14 @@ class Client:
         try:
             main.call(ops.delete_stream(name))
         except StreamElsewhere as elsewhere:
-            self._delete_there(name, elsewhere.group)
+            self._delete_there(name, elsewhere.group, elsewhere.number)
 
-    def _delete_there(self, name: str, group: str) -> None:
+    def _delete_there(self, name: str, group: str, number: int) -> None:
         """Delete a stream in its group, where it may be gone when this was begun before, and then its name in main."""
         with contextlib.suppress(NotFound):
             self.group(group).call(ops.delete_stream(name))
         # At once: what is published to a name that is still there makes the stream again.
-        self.group(MAIN).call(ops.delete_stream(name, stand_in=True))
+        self.group(MAIN).call(ops.forget_stream(name, number))
 
     # Partitioned streams ------------------------------------------------------------------------
 
@@ -575,7 +575,7 @@ class Client:
             if one.group == main.group_name:
                 main.call(ops.delete_stream(one.stream))
             else:
-                self._delete_there(one.stream, one.group)
+                self._delete_there(one.stream, one.group, one.number)
         # Last, for a group may be out of reach: while the name is here all of it can be done again.
         main.call(ops.unpartition(name))
 

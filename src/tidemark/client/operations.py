@@ -135,10 +135,14 @@ def declare(stream: str, arguments: Header) -> Call[StreamInfo]:
     return Call({"op": "declare", "stream": stream, "arguments": arguments}, _info)
 
 
-def delete_stream(stream: str, *, stand_in: bool = False) -> Call[None]:
-    """`stand_in`: of a stream that lives in another group, forget the name."""
-    header: Header = {"op": "delete", "stream": stream}
-    return Call(header | ({"stand_in": True} if stand_in else {}), _nothing, takes_away=True)
+def delete_stream(stream: str) -> Call[None]:
+    return Call({"op": "delete", "stream": stream}, _nothing, takes_away=True)
+
+
+def forget_stream(stream: str, number: int) -> Call[None]:
+    """Of a stream that lives in another group, forget the name, if it is still this one's; 0: whosever it is."""
+    header: Header = {"op": "delete", "stream": stream, "stand_in": True, "number": number}
+    return Call(header, _nothing, takes_away=True)
 
 
 def info(stream: str) -> Call[StreamInfo]:
@@ -209,7 +213,8 @@ def unpartition(name: str) -> Call[None]:
 
 def _layout(header: Header, _payload: memoryview) -> Layout:
     found = tuple(
-        Partition(one["stream"], one["group"], one.get("arguments") or {}) for one in header["partitions"]
+        Partition(one["stream"], one["group"], one.get("arguments") or {}, one.get("number", 0))
+        for one in header["partitions"]
     )
     return Layout(header["name"], header["key"], found)
 

@@ -190,6 +190,8 @@ class Partition(NamedTuple):
     group: str
     arguments: Mapping[str, Any] = {}
     """What it was declared with."""
+    number: int = 0
+    """By which main tells it from a later stream of that name; 0 if it was not said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,8 @@ class FeedLink(asyncio.Protocol):
         self._held: deque[tuple[int, bytes, bool]] = deque()
         """What may not be said yet: up to where the catalog must be complete first, the frame, and whether it is an echo."""
         self._echoes = 0
+        self._untold: set[tuple[str, str]] = set()
+        """Queues whose names cannot be told; that has been logged."""
         self._scheduled = False
         self._ended = False
         self._loop = asyncio.get_running_loop()
@@ -161,7 +163,17 @@ class FeedLink(asyncio.Protocol):
         self._say(encode_change(change))
 
     def waits(self, vhost: str, queue: str) -> None:
-        self._say(encode(Waiting(vhost, queue)))
+        try:
+            frame = encode(Waiting(vhost, queue))
+        except ValueError as error:
+            # The front and the broker's turn need all the others.
+            if (vhost, queue) not in self._untold:
+                self._untold.add((vhost, queue))
+                self._feeds.log.error(
+                    "unexpected exception", where="wiring feed", vhost=vhost, queue=queue, error=error
+                )
+            return
+        self._say(frame)
 
     @property
     def holds(self) -> bool:

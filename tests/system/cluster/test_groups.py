@@ -18,12 +18,13 @@ import pika
 import pytest
 from helpers.broker import parse_address
 from helpers.etcd import PROGRAM, Etcd
-from pika.exceptions import UnroutableError
+from pika.exceptions import ChannelClosedByBroker, UnroutableError
 from system.cluster.cluster import PERSISTENT, Cluster, fresh, wait_until
 
 from tidemark.broker.groups import OUTBOX
 from tidemark.config import Address
 from tidemark.errors import PeerRefused
+from tidemark.model.wiring import FRONT_USER
 from tidemark.runtime.log import Log
 from tidemark.runtime.wiring_link import WiringLink
 from tidemark.wire.amqp091.content import Amqp091Content
@@ -168,10 +169,10 @@ def dialled(
 class Door:
     """Takes one connection of a client library and carries it over a link of a front."""
 
-    def __init__(self, cluster: Cluster, identity: str) -> None:
+    def __init__(self, cluster: Cluster, identity: str, kind: LinkKind = LinkKind.FRONT) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self._link = dialled(cluster, identity, cluster.leader, LinkKind.FRONT, Client("127.0.0.1", 4711))
+        self._link = dialled(cluster, identity, cluster.leader, kind, Client("127.0.0.1", 4711))
         threading.Thread(target=self._carry, daemon=True).start()
 
     def _carry(self) -> None:
@@ -296,8 +297,13 @@ def test_a_dead_letter_of_another_group_waits_for_main_and_survives_its_leader(g
     wait_until("it is dead", lambda: fast.queues(fast.leader).get(OUTBOX) == 1)
     fast.kill(fast.leader)
     fast.whole()
-    with fast.channel() as channel:
-        _, properties, body = channel.basic_get(OUTBOX)
-        assert body == b"letter" and properties.headers["x-tidemark-exchange"] == "in main"
-        assert properties.headers["x-tidemark-key"] == queue
-        assert properties.headers["x-death"][0]["queue"] == queue
+    with fast.channel() as channel, pytest.raises(ChannelClosedByBroker, match="the broker's own"):
+        channel.basic_get(OUTBOX)
+    door = Door(fast, "shop/groups/fast", LinkKind.OWN)
+    front = pika.PlainCredentials(FRONT_USER, "")
+    link = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", door.port, credentials=front))
+    _, properties, body = link.channel().basic_get(OUTBOX)
+    assert body == b"letter" and properties.headers["x-tidemark-exchange"] == "in main"
+    assert properties.headers["x-tidemark-key"] == queue
+    assert properties.headers["x-death"][0]["queue"] == queue
+    link.close()

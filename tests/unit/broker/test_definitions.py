@@ -247,6 +247,12 @@ BAD: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
     "no name": (("queues", 1), {"vhost": "shop"}, r"queues\[1\]: 'name' must be text"),
     "empty name": (("exchanges", 0, "name"), "", r"exchanges\[0\]: 'name' must be at least one character"),
     "long name": (("queues", 0, "name"), "q" * 256, r"queues\[0\]: 'name' must be at most 255 bytes"),
+    "no text": (("queues", 0, "name"), "q\ud800", r"queues\[0\]: the name .* of a queue is no text"),
+    "no text either": (
+        ("exchanges", 0, "name"),
+        "\ud800",
+        r"exchanges\[0\]: the name .* of an exchange is no text",
+    ),
     "flag": (("queues", 0, "durable"), "yes", r"queues\[0\]: 'durable' must be true or false"),
     "argument": (("queues", 0, "arguments", "x-max-length"), -1, r"queues\[0\]: invalid arg 'x-max-length'"),
     "arguments": (("queues", 0, "arguments"), [1], r"queues\[0\]: 'arguments' must be an object"),

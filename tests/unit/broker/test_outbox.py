@@ -10,9 +10,17 @@ from unit.broker.channel import TestChannel, a_channel
 
 from tidemark.broker.broker import Broker
 from tidemark.broker.groups import OUTBOX
+from tidemark.broker.streams.commit import Batch, Take
+from tidemark.broker.streams.session import StreamSession
 from tidemark.broker.transaction import Transaction
-from tidemark.errors import DiskFull
-from tidemark.model.wiring import FIRST_TRANSIENT_NUMBER, OperatorPolicySpec, PolicySpec
+from tidemark.errors import AccessRefused, DiskFull
+from tidemark.model.wiring import (
+    FIRST_TRANSIENT_NUMBER,
+    FRONT_USER,
+    OperatorPolicySpec,
+    PermissionSpec,
+    PolicySpec,
+)
 
 
 def a_group(replicate: Any = "messages") -> Broker:
@@ -30,9 +38,14 @@ def dying(broker: Broker, exchange: str = "dead", key: str | None = None, **more
     return a_channel(broker)
 
 
+def a_front(broker: Broker) -> TestChannel:
+    """A channel of a front that comes for itself."""
+    return TestChannel(broker.open_session("/", FRONT_USER, None, "front", by_front=True, own=True))
+
+
 def waiting(channel: TestChannel) -> list[tuple[bytes, dict[str, Any]]]:
-    found = []
-    while (delivery := channel.get(OUTBOX, no_ack=True)) is not None:
+    found, front = [], a_front(channel.broker)
+    while (delivery := front.get(OUTBOX, no_ack=True)) is not None:
         found.append((delivery.body, delivery.headers))
     return found
 
@@ -112,6 +125,37 @@ def test_no_publish_finds_the_outbox(where: str) -> None:
     transaction.commit(channel.broker.now_ms)
     channel.turn(1)
     assert waiting(channel) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"by_front": True}, {"patterns": PermissionSpec("guest", "/", ".*", ".*", ".*")}],
+    ids=["here", "by a front", "by a front with patterns"],
+)
+def test_nobody_takes_letters_out_of_the_outbox_but_a_front_that_comes_for_itself(
+    options: dict[str, Any],
+) -> None:
+    broker = a_group()
+    channel = dying(broker)
+    channel.publish("q", b"letter", delivery_mode=2)
+    channel.turn(1)
+    session = broker.open_session("/", "guest", None, "test", **options)
+    streams = StreamSession(session)
+    streams.declare("loot")
+    for take in (
+        session.get,
+        session.purge_queue,
+        session.delete_queue,
+        lambda name: session.consume(channel, name, "tag"),  # type: ignore[arg-type]
+        lambda name: streams.copier(Batch([Take(name, "loot", 10)])),
+    ):
+        with pytest.raises(AccessRefused, match="the broker's own"):
+            take(OUTBOX)
+    assert session.declare_queue(OUTBOX, passive=True).messages == 1, "how much waits may be asked"
+    front = a_front(broker)
+    front.consume(OUTBOX)
+    front.turn(1)
+    assert [delivery.body for delivery in front.deliveries] == [b"letter"]
 
 
 def test_a_letter_does_not_come_into_the_outbox_by_its_key() -> None:

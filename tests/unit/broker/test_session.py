@@ -10,6 +10,7 @@ from builders import RecordingSink, a_broker, a_session
 
 from tidemark.broker.broker import Broker
 from tidemark.broker.session import Session
+from tidemark.broker.streams.session import StreamSession
 from tidemark.errors import (
     AccessRefused,
     ChannelError,
@@ -125,6 +126,26 @@ def test_arguments_that_nobody_knows_do_not_make_an_exchange_another() -> None:
     session = a_session()
     session.declare_exchange("x", "direct", arguments={"note": 1})
     session.declare_exchange("x", "direct", arguments={"note": 2})
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda session, name: session.declare_queue(name),
+        lambda session, name: session.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"}),
+        lambda session, name: session.declare_exchange(name, "direct"),
+        lambda session, name: session.check_exchange(name, "direct", {}),
+        lambda session, name: StreamSession(session).declare(name),
+    ],
+    ids=["queue", "stream by AMQP", "exchange", "exchange to be", "stream"],
+)
+def test_what_is_declared_has_a_name_that_every_protocol_can_say(declare: Any) -> None:
+    session = a_session()
+    declare(session, "ä" * 127 + "b")
+    with pytest.raises(PreconditionFailed, match="has 1 to 255 bytes, this one 256"):
+        declare(session, "ä" * 128)
+    with pytest.raises(PreconditionFailed, match="is no text"):
+        declare(session, "\ud800")
 
 
 DEFAULT_EXCHANGE: dict[str, Act] = {

@@ -74,9 +74,14 @@ def test_a_user_of_that_name_has_the_permissions_that_it_was_given_and_no_more()
     [
         methods.QueueBind(queue=OUTBOX, exchange="amq.topic", routing_key="#"),
         methods.QueueDelete(queue=OUTBOX),
+        methods.BasicGet(queue=OUTBOX),
+        methods.BasicConsume(queue=OUTBOX),
+        methods.QueuePurge(queue=OUTBOX),
     ],
 )
-def test_only_the_broker_puts_something_into_its_outbox(method: methods.Method) -> None:
+def test_only_the_broker_puts_something_into_its_outbox_and_only_fronts_take_it_out(
+    method: methods.Method,
+) -> None:
     """What is in there is routed without asking who sent it."""
     world = World()
     close = world.open().ask(1, method)

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 import uvloop
 from builders import a_broker, a_session
+from unit.broker.channel import a_channel
 
 from tidemark.broker.broker import Broker
 from tidemark.config import Address
 from tidemark.model.peers import Message, Unit
+from tidemark.model.wiring import QueueSpec
 from tidemark.runtime import wiring_feed
 from tidemark.runtime.log import Log
 from tidemark.runtime.peers import Peers
@@ -175,6 +177,27 @@ async def test_a_front_has_the_wiring_and_each_change_as_soon_as_it_asks() -> No
             session.delete_queue(f"q{n}")
         await fresh(front)
         assert queues(front) == {"before"}
+
+
+@in_loop
+async def test_a_name_that_cannot_be_told_costs_neither_the_link_nor_the_turn() -> None:
+    broker = a_main(fast="chain")
+    long = "q" * 256
+    for name in (long, "told"):
+        broker.create_queue(QueueSpec("/", name, durable=True, arguments={"x-group": "fast"}))
+        a_session(broker).bind_queue(name, "amq.fanout", "")
+    channel = a_channel(broker)
+    async with standing(broker) as [main], a_front(main) as before:
+        told: list[str] = []
+        before.waits = lambda _, queue: told.append(queue)
+        await fresh(before)
+        channel.publish("", b"x", exchange="amq.fanout")
+        channel.turn(1)
+        await eventually(lambda: told == ["told"])
+        async with a_front(main) as behind:
+            await fresh(behind)
+            assert queues(behind) == {long, "told"}
+        assert main.lines.getvalue().count("unexpected exception") == 2, "once for each front"
 
 
 @in_loop

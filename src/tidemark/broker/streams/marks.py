@@ -338,7 +338,7 @@ class Marks:
         return safe_at
 
     def _new(self, consumer: str) -> Mark:
-        checked_name("consumer", consumer)
+        checked_name("a consumer", consumer)
         return Mark(self, consumer)
 
     def get(self, consumer: str) -> Mark:

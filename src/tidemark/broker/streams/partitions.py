@@ -27,7 +27,7 @@ from tidemark.broker.exchanges import (
     PARTITIONS,
     PartitionExchange,
 )
-from tidemark.broker.streams.policy import check_stream_arguments
+from tidemark.broker.streams.policy import NAME_BYTES_MAX, check_stream_arguments, checked_name
 from tidemark.errors import NotFound, NotImplementedHere, PreconditionFailed
 from tidemark.model.wiring import MAIN
 
@@ -44,6 +44,8 @@ class Partition:
     group: str
     arguments: Mapping[str, Any]
     """What it was declared with: whoever finds it missing in its group declares it so."""
+    number: int
+    """By which main tells it from a later stream of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ def find(streams: StreamSession, name: str, *, partial: bool = False) -> Partiti
                 reason=f"partition {number} of stream '{name}' in vhost '{session.vhost.name}' has no stream; declare "
                 "the partitioned stream again"
             )
-        found.append(Partition(bound.name, bound.spec.group or session.broker.group, bound.spec.arguments))
+        group = bound.spec.group or session.broker.group
+        found.append(Partition(bound.name, group, bound.spec.arguments, bound.number))
     return Partitioned(name, exchange.key, tuple(found))
 
 
@@ -123,6 +126,12 @@ def declare(
     check_stream_arguments(name, session.vhost.name, arguments, True, False, False)
     exchange = {PARTITIONS: count, PARTITION_KEY: key if key.startswith(BY_HEADER) else BY_ROUTING_KEY}
     session.check_exchange(name, PartitionExchange.type, exchange)
+    longest = len(checked_name("a stream", name)) + len(f"-{count - 1}")
+    if longest > NAME_BYTES_MAX:
+        raise PreconditionFailed(
+            reason=f"the name of partition {count - 1} would have {longest} bytes, at most {NAME_BYTES_MAX} are possible; give "
+            f"the partitioned stream a name that is shorter by {longest - NAME_BYTES_MAX}"
+        )
     wanted: dict[str, dict[str, Any]] = {}
     for number in range(count):
         stream, group = f"{name}-{number}", there[number % len(there)]

@@ -102,7 +102,7 @@ class Pins:
             HistoryGone: members that follow may have let go of what it sees.
             StoreError: the journal takes nothing now; nothing is held.
         """
-        checked_name("pin", name)
+        checked_name("a pin", name)
         if not 0 < lease_ms <= LEASE_MS_MAX:
             raise PreconditionFailed(reason=f"a lease of {lease_ms} ms is not possible")
         streams = self._stream.broker.streams

@@ -23,7 +23,7 @@ SLOTS = 65_536
 """Slots that keys are spread over; a shard is a range of them."""
 TOMBSTONE_LEASE_MS = 7 * 86_400_000
 NAME_BYTES_MAX = 255
-"""Longest name of a consumer, a pin or a producer."""
+"""Longest name of a queue, an exchange, a consumer, a pin or a producer: what protocols have room for."""
 
 _RULES = {
     "none": keys.NO_KEY,
@@ -108,7 +108,7 @@ def shard_slots(shard: int, shards: int) -> tuple[int, int]:
 
 
 def checked_name(what: str, name: str) -> bytes:
-    """The name of a consumer, pin or producer as bytes.
+    """The name of a queue, exchange, consumer, pin or producer as bytes.
 
     Bytes that are no UTF-8 stand in a name as surrogates. Those that are must be written as characters: a name
     that is written in two ways would be two names here and one on the disk.
@@ -123,11 +123,11 @@ def checked_name(what: str, name: str) -> bytes:
         raw, is_text = b"", False
     if not is_text:
         raise PreconditionFailed(
-            reason=f"the name {name!a:.100} of a {what} is no text: write its characters themselves, not surrogates"
+            reason=f"the name {name!a:.100} of {what} is no text: write its characters themselves, not surrogates"
         )
     if not 0 < len(raw) <= NAME_BYTES_MAX:
         raise PreconditionFailed(
-            reason=f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes, this one {len(raw)}"
+            reason=f"the name of {what} has 1 to {NAME_BYTES_MAX} bytes, this one {len(raw)}"
         )
     return raw
 

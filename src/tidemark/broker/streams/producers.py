@@ -153,7 +153,7 @@ def scoped(user: str, name: str) -> str:
     Raises:
         PreconditionFailed: a name that cannot be.
     """
-    checked_name("producer", name)
+    checked_name("a producer", name)
     if len(user) > _OWNER_CHARACTERS_MAX:
         raise PreconditionFailed(reason="the name of the user is too long for numbered producers")
     return f"{_quoted(user)}/{name}"

@@ -44,6 +44,7 @@ from tidemark.model.rows import Row
 from tidemark.model.runs import Taken
 
 if TYPE_CHECKING:
+    from tidemark.broker.queue import Queue
     from tidemark.broker.session import Session
 
 ROWS_MAX = 1 << 30
@@ -52,8 +53,10 @@ At = int | Position | str | None
 
 
 class StreamSession:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, by_front: bool = False) -> None:
+        """`by_front`: it came through a front, so it reaches streams of other groups, too."""
         self.session = session
+        self.by_front = by_front
         self.broker = session.broker
         self.streams = session.broker.streams
         self._publishing: Publishing | None = None
@@ -81,7 +84,7 @@ class StreamSession:
     def _no_stream(self, queue: Any) -> TidemarkError:
         """Why this queue is not read or written here as a stream."""
         if stands_in(queue):
-            return StreamElsewhere(stream=queue.name, group=queue.spec.group)
+            return StreamElsewhere(stream=queue.name, group=queue.spec.group, number=queue.number)
         return NotAStream(stream=queue.name)
 
     def declare(self, name: str, arguments: Mapping[str, Any] | None = None) -> int:
@@ -132,17 +135,35 @@ class StreamSession:
         found = self.session.queue(name)
         return found.spec.group if stands_in(found) else ""
 
-    def delete(self, name: str, *, stand_in: bool = False) -> int:
+    def delete(self, name: str, *, stand_in: bool = False, number: int = 0) -> int:
         """Delete the stream with all that is in it, its marks and its pins.
 
-        Of a stream that lives elsewhere only the name is here; with `stand_in` that goes.
+        Of a stream that lives elsewhere only the name is here; with `stand_in` that goes, if its number is still this one (0: whichever).
 
         Raises:
+            PreconditionFailed: it lives elsewhere, and this session cannot have deleted it there; or the number is another.
             AccessRefused, NotFound, NotAStream, StreamElsewhere
         """
         if stand_in and self.elsewhere(name):
-            return self.broker.delete_queue(self.session.queue(name, "configure"))
+            return self._delete_stand_in(self.session.queue(name, "configure"), number)
         return self.broker.delete_queue(self.stream(name, "configure"))  # type: ignore[arg-type]
+
+    def _delete_stand_in(self, queue: Queue, number: int) -> int:
+        where, group = (
+            f"stream '{queue.name}' in vhost '{queue.spec.vhost}'",
+            self.broker.lives_elsewhere(queue),
+        )
+        if group and not self.by_front:
+            raise PreconditionFailed(
+                reason=f"{where} lives in group '{group}': delete it through a front; here only its name would go, and its "
+                "messages would be there again when it is declared again"
+            )
+        if number not in (0, queue.number):
+            raise PreconditionFailed(
+                reason=f"{where} was deleted and declared again since it had the number {number}; now it has {queue.number}. "
+                "Delete it again if that one is meant, too"
+            )
+        return self.broker.delete_queue(queue)
 
     def purge(self, name: str) -> tuple[int, int]:
         """End all that is in the stream. Returns how many messages there were, and the sequence to wait for.

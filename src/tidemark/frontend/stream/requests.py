@@ -51,7 +51,7 @@ class Requests:
     def __init__(self, link: Link, session: Session) -> None:
         self._link = link
         self._session = session
-        self._streams = StreamSession(session)
+        self._streams = StreamSession(session, by_front=bool(link.peer.front))
         self._snapshots: dict[int, Snapshot] = {}
         self._next_snapshot = 1
         self._publishes = False
@@ -110,11 +110,13 @@ class Requests:
         """What is known here of a stream: all, or in which group it lives."""
         group = self._streams.elsewhere(name)
         if group:
-            return {"name": name, "group": group, "arguments": self._session.queue(name).spec.arguments}
+            spec = self._session.queue(name).spec
+            return {"name": name, "group": group, "arguments": spec.arguments, "number": spec.number}
         return _described(self._streams.stream(name, None))
 
     def _delete(self, request: int, fields: Fields, _: memoryview) -> None:
-        safe_at = self._streams.delete(fields.text("stream"), stand_in=fields.flag("stand_in", False))
+        stand_in, number = fields.flag("stand_in", False), fields.number("number", 0)
+        safe_at = self._streams.delete(fields.text("stream"), stand_in=stand_in, number=number)
         self._link.answer_when_durable(request, {}, catalog=safe_at)
 
     def _partition(self, request: int, fields: Fields, _: memoryview) -> None:

@@ -99,7 +99,7 @@ Message: TypeAlias = Greeting | Change | Whole | Echo | Ping | Elsewhere | Waiti
 
 
 def encode(message: Message) -> bytes:
-    """One message as a frame."""
+    """One message as a frame. Raises ValueError: a name in it cannot be told."""
     match message:
         case Change(raw):
             return encode_change(raw)
@@ -124,7 +124,7 @@ def encode_change(raw: bytes) -> bytes:
 
 
 def _any_name(text: str) -> bytes:
-    """A name that clients have given: at most 255 bytes, of any kind."""
+    """A name that clients have given: at most 255 bytes, of any kind. Raises ValueError: it is longer, or no text."""
     raw = text.encode("utf-8", "surrogateescape")
     return bytes([len(raw)]) + raw
 

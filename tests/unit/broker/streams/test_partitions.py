@@ -95,6 +95,31 @@ def test_its_name_here_goes_only_when_that_is_meant() -> None:
     broker = a_main()
     streams = streams_of(broker)
     streams.declare("s", {"x-group": "s2"})
+    with pytest.raises(PreconditionFailed, match="lives in group 's2': delete it through a front"):
+        streams.delete("s", stand_in=True)
+    StreamSession(a_session(broker), by_front=True).delete("s", stand_in=True)
+    assert "s" not in broker.vhosts["/"].queues
+
+
+def test_the_name_of_one_that_was_declared_again_meanwhile_stays() -> None:
+    broker = a_main()
+    streams = StreamSession(a_session(broker), by_front=True)
+    streams.declare("s", {"x-group": "s2"})
+    with pytest.raises(StreamElsewhere) as caught:
+        streams.delete("s")
+    broker.delete_queue(broker.vhosts["/"].queues["s"])
+    streams.declare("s", {"x-group": "s2"})
+    with pytest.raises(PreconditionFailed, match="was deleted and declared again"):
+        streams.delete("s", stand_in=True, number=caught.value.number)
+    streams.delete("s", stand_in=True, number=broker.vhosts["/"].queues["s"].number)
+    assert "s" not in broker.vhosts["/"].queues
+
+
+def test_the_name_of_one_whose_group_is_gone_can_be_deleted_anywhere() -> None:
+    broker = a_main()
+    streams = streams_of(broker)
+    streams.declare("s", {"x-group": "s2"})
+    broker.other_groups = {"s1": "chain"}
     streams.delete("s", stand_in=True)
     assert "s" not in broker.vhosts["/"].queues
 
@@ -169,7 +194,7 @@ def test_declaring_again_finishes_what_was_cut_short_and_changes_nothing_else() 
     before = partitions.find(streams, "orders")
     session = streams.session
     session.unbind_queue("orders-1", "orders", "1")
-    streams.delete("orders-2", stand_in=True)
+    broker.delete_queue(broker.vhosts["/"].queues["orders-2"])
     with pytest.raises(
         NotFound, match=r"partition 1 of stream 'orders'.*declare the partitioned stream again"
     ):
@@ -258,6 +283,21 @@ def test_what_cannot_be_partitioned_leaves_nothing(arguments: dict[str, Any], wo
     with pytest.raises(PreconditionFailed, match=words):
         partitions.declare(streams_of(broker), "orders", 2, None, arguments)
     assert "orders" not in broker.vhosts["/"].exchanges and not broker.vhosts["/"].queues
+
+
+@pytest.mark.parametrize(("size", "count", "fits"), [(253, 10, True), (253, 11, False), (254, 2, False)])
+def test_the_names_of_all_partitions_must_be_such_as_protocols_can_say(
+    size: int, count: int, fits: bool
+) -> None:
+    broker = a_main()
+    name = "ü" + "o" * (size - 2)
+    if fits:
+        partitions.declare(streams_of(broker), name, count)
+        assert max(len(queue.encode()) for queue in broker.vhosts["/"].queues) == 255
+        return
+    with pytest.raises(PreconditionFailed, match=r"256 bytes, at most 255 .* shorter by 1$"):
+        partitions.declare(streams_of(broker), name, count)
+    assert name not in broker.vhosts["/"].exchanges and not broker.vhosts["/"].queues
 
 
 def test_who_publishes_to_the_name_reaches_the_partition_of_the_key() -> None:

@@ -23,9 +23,11 @@ class Refused(Exception):
 
 
 class StreamClient:
-    def __init__(self, world: NodeWorld) -> None:
+    def __init__(self, world: NodeWorld, front: str = "") -> None:
+        """`front`: the front that it came through."""
         self.world = world
-        self.front_end: FrontEnd = world.node.connect(PeerInfo("127.0.0.1", 50_000 + len(world.clients)))
+        peer = PeerInfo("127.0.0.1", 50_000 + len(world.clients), front=front)
+        self.front_end: FrontEnd = world.node.connect(peer)
         world.clients[self.front_end] = self  # type: ignore[assignment]
         self.inbox: list[Frame] = []
         self._reader = FrameReader(1 << 28)

@@ -60,6 +60,36 @@ def test_a_stream_is_declared_described_listed_and_deleted(world: NodeWorld, cli
         client.ask("info", stream="t")
 
 
+def test_the_name_of_a_stream_of_another_group_goes_with_its_number_and_through_a_front(
+    world: NodeWorld, client: StreamClient
+) -> None:
+    world.broker.other_groups = {"fast": "chain"}
+    told = client.ask("declare", stream="there", arguments={"x-group": "fast"})
+    assert client.ask("list")["streams"][1]["number"] == told["number"] and told["group"] == "fast"
+    with pytest.raises(Refused) as refused:
+        client.ask("delete", stream="there")
+    assert refused.value.code == "stream.elsewhere" and refused.value.header["number"] == told["number"]
+    with pytest.raises(Refused, match="delete it through a front"):
+        client.ask("delete", stream="there", stand_in=True, number=told["number"])
+
+    fronted = StreamClient(world, front="f1")
+    fronted.hello()
+    world.broker.delete_queue(world.broker.vhosts["/"].queues["there"])
+    again = client.ask("declare", stream="there", arguments={"x-group": "fast"})
+    with pytest.raises(Refused, match="was deleted and declared again"):
+        fronted.ask("delete", stream="there", stand_in=True, number=told["number"])
+    assert "there" in world.broker.vhosts["/"].queues
+    fronted.ask("delete", stream="there", stand_in=True, number=again["number"])
+    assert "there" not in world.broker.vhosts["/"].queues
+
+
+def test_partitions_say_their_numbers(world: NodeWorld, client: StreamClient) -> None:
+    world.broker.other_groups = {"fast": "chain"}
+    made = client.ask("partition", stream="p", count=2)["partitions"]
+    queues = world.broker.vhosts["/"].queues
+    assert [one["number"] for one in made] == [queues["p-0"].number, queues["p-1"].number]
+
+
 def test_a_queue_is_not_a_stream(world: NodeWorld, client: StreamClient) -> None:
     world.open().ask(1, QueueDeclare(queue="q", durable=True))
     with pytest.raises(Refused) as caught:
