@@ -65,6 +65,8 @@ class Alarms:
     disk: bool = False
     behind: tuple[str, ...] = ()
     """Members of the cluster that do not keep up."""
+    missing: int = 0
+    """So many members more must be ready before anything is confirmed."""
 
     @property
     def reason(self) -> str | None:
@@ -72,6 +74,10 @@ class Alarms:
         words = [f"low on {' and '.join(low)}"] if low else []
         if self.behind:
             words.append(f"{' and '.join(self.behind)} cannot keep up")
+        if self.missing:
+            words.append(
+                f"{self.missing} of the members that must have a copy are missing (cluster.copies_min)"
+            )
         return ", ".join(words) or None
 
 
@@ -433,9 +439,9 @@ class Node:
         low = self._store_full() or disk_free_bytes < self.settings.limits.disk_free_bytes_min
         self._raise_alarms(replace(self.alarms, memory=memory_bytes > mark, disk=low))
 
-    def throttle(self, behind: tuple[str, ...]) -> None:
-        """Let publishers wait while these members do not keep up; nobody is named when they need not."""
-        self._raise_alarms(replace(self.alarms, behind=behind))
+    def throttle(self, behind: tuple[str, ...], missing: int = 0) -> None:
+        """Let publishers wait while these members do not keep up, or so many are missing; not if it is nobody."""
+        self._raise_alarms(replace(self.alarms, behind=behind, missing=missing))
 
     def _raise_alarms(self, alarms: Alarms) -> None:
         if alarms == self.alarms:

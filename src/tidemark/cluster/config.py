@@ -37,6 +37,11 @@ class ClusterConfig:
     )
     etcd: tuple[str, ...] = setting(("127.0.0.1:2379",), "Where etcd listens, HOST:PORT, one or several.")
     size: int = setting(1, "Members that must be there before the cluster is founded.")
+    copies_min: int = setting(
+        1,
+        "Members that must be ready, the leader counted, for anything to be confirmed or shown. While there are fewer, "
+        "publishers wait.",
+    )
     peers: tuple[str, ...] = setting(
         (), "Where to dial peers, NAME=HOST:PORT; stronger than the address that a peer has registered."
     )
@@ -97,6 +102,7 @@ class ClusterConfig:
     def __post_init__(self) -> None:
         for name, least, most in (
             ("size", 1, 100),
+            ("copies_min", 1, 100),
             ("lease_s", 1, 600),
             ("backup_timeout_ms", 10, 600_000),
             ("ack_budget_ms", 0, 600_000),
@@ -110,6 +116,10 @@ class ClusterConfig:
         ):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(key=f"cluster.{name}", problem=f"must be {least} to {most}")
+        if self.name and self.copies_min > self.size:
+            raise ConfigError(
+                key="cluster.copies_min", problem=f"must be at most cluster.size, which is {self.size}"
+            )
         if not 0 <= self.lease_margin <= 0.9:
             raise ConfigError(key="cluster.lease_margin", problem="must be 0 to 0.9")
         if not 0.05 <= self.ack_budget_share <= 1:

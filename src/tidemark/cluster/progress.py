@@ -1,7 +1,8 @@
 """Who has what, and what is complete because of it.
 
 The leader counts, in one epoch, how far each member's disk is. Complete is what its own disk and those of all that
-are *required* hold; a required member that has not said anything yet holds nothing. Members come and go while the
+are *required* hold; a required member that has not said anything yet holds nothing. While there are fewer copies than
+there must be (`held`) nothing more completes. Members come and go while the
 epoch lasts, so a new one may be behind what is complete: then nothing more completes until it is not.
 
 Invariant: `complete` never goes back.
@@ -21,6 +22,8 @@ class Progress:
 
     required: Set[Name] = frozenset()
     """Beside the leader."""
+    held: bool = False
+    """Too few members are ready."""
     complete: Ends = field(default_factory=Ends)
     _has: dict[Name, Ends] = field(default_factory=dict)
 
@@ -40,6 +43,8 @@ class Progress:
 
     def advance(self, durable: Ends) -> Ends:
         """What is complete when the leader's own disk is that far."""
+        if self.held:
+            return self.complete
         reached = durable
         for member in self.required:
             reached = reached.least(self.has(member))

@@ -130,6 +130,7 @@ class Reign:
         names.update(name for name, one in self.candidates.items() if one.guarded_at is not None)
         names.discard(self.me)
         self.progress.required = names
+        self.progress.held = len(self.view.ready) < self.config.copies_min
 
     def greet(self, reader: Name, durable: Ends, own: Ends) -> None:
         """It reads from the leader itself now, and holds this."""

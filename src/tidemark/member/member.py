@@ -561,13 +561,15 @@ class Member:
         self._outside.due()
 
     def _throttle(self) -> None:
-        """Publishers wait while a ready member is far behind. Whoever is dropped from the view holds nobody up."""
+        """Publishers wait while a ready member is far behind, or too few are ready. Whoever is dropped from the view holds
+        nobody up else."""
         if not self.serving or self.view is None:
             return
         already = self.node.alarms.behind
         behind = self._shipping.lagging(self.node.store, self.view.ready, already)
-        if behind != already:
-            self.node.throttle(behind)
+        missing = max(0, self.config.cluster.copies_min - len(self.view.ready))
+        if (behind, missing) != (already, self.node.alarms.missing):
+            self.node.throttle(behind, missing)
 
     # The node, read anew ----------------------------------------------------------------------------------------
 

@@ -32,6 +32,9 @@ def test_lists_are_given_with_commas() -> None:
         ("cluster.group", "x" * 65),
         ("cluster.secret_file", "there/is/no/such/file"),
         ("cluster.chain_tails", "0"),
+        ("cluster.copies_min", "0"),
+        ("cluster.compare_s", "-1"),
+        ("cluster.ack_budget_share", "0"),
         ("cluster.replicate", "all but some"),
         ("cluster.on_store_error", "go on"),
     ],
@@ -40,6 +43,15 @@ def test_what_cannot_be_is_refused_by_its_key(key: str, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load({key: text})
     assert caught.value.key == key
+
+
+def test_more_copies_than_there_are_members_are_refused() -> None:
+    """Nothing could ever be confirmed."""
+    cluster = {"cluster.name": "c", "listen.peer": "127.0.0.1:0", "cluster.size": "3"}
+    assert load({**cluster, "cluster.copies_min": "3"}).cluster.copies_min == 3
+    with pytest.raises(ConfigError, match=r"at most cluster\.size, which is 3") as caught:
+        load({**cluster, "cluster.copies_min": "4"})
+    assert caught.value.key == "cluster.copies_min"
 
 
 def test_a_member_needs_an_address_for_its_peers() -> None:

@@ -30,6 +30,16 @@ def test_a_leader_alone_completes_what_its_own_disk_has() -> None:
     assert Progress().advance(Ends(1, 4)) == Ends(1, 4)
 
 
+def test_while_there_are_too_few_copies_nothing_more_completes() -> None:
+    """K-49"""
+    progress = Progress()
+    progress.advance(Ends(1, 4))
+    progress.held = True
+    assert progress.advance(Ends(1, 9)) == Ends(1, 4)
+    progress.held = False
+    assert progress.advance(Ends(1, 9)) == Ends(1, 9)
+
+
 def test_complete_stays_when_a_member_comes_that_is_behind_it() -> None:
     progress = Progress()
     progress.advance(Ends(1, 9))

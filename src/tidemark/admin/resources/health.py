@@ -36,6 +36,8 @@ async def alarms(visit: Visit) -> Response:
     resources = [word for word, on in (("memory", found.memory), ("disk", found.disk)) if on]
     listed = [{"node": name, "resource": word} for word in resources]
     listed += [{"node": member, "resource": "replication"} for member in found.behind]
+    if found.missing:
+        listed.append({"node": name, "resource": "copies"})
     return failed(f"There are alarms in effect: publishers are blocked, {found.reason}", alarms=listed)
 
 
