@@ -161,9 +161,7 @@ class Near(asyncio.Protocol):
     async def _link_to(self, leader: Name, client: PeerInfo) -> Far:
         """Raises NotTaken, Replaced."""
         self._dialling = leader
-        self._dial = asyncio.get_running_loop().create_task(
-            dialled(self._server.peers, leader, client, self)
-        )
+        self._dial = asyncio.get_running_loop().create_task(dialled(self._server.peers, leader, client, self))
         try:
             return await self._dial
         except asyncio.CancelledError:

@@ -118,7 +118,11 @@ class WiringLink:
                 if link is not None and link.was_up:
                     pause_s = PAUSE_S_MIN
                     break
-                if link is not None and link.elsewhere is not None and link.elsewhere.leader not in ("", silent):
+                if (
+                    link is not None
+                    and link.elsewhere is not None
+                    and link.elsewhere.leader not in ("", silent)
+                ):
                     told = link.elsewhere
                     break
             await asyncio.sleep(pause_s)
