@@ -60,13 +60,15 @@ def rewind(
 
 
 def reset(disk: Disk) -> None:
-    """Empty the store. It stays the same store of the same cluster, but its status is "empty"."""
+    """Empty the store. It stays the same store of the same cluster, but its status is "empty", and it was never whole:
+    whoever starts it next must not take it for one that has what it had."""
     intent.finish(disk)
     status = read_status(disk)
     if not status.store:
         return
     logs = [{"prefix": prefix, "above": 0, "cut": None, "rest": None} for prefix in _PREFIXES.values()]
-    intent.write(disk, logs, 0, replace(intent.dirty(disk), state="empty", history="", alone_from=0))
+    emptied = replace(intent.dirty(disk), state="empty", history="", alone_from=0, epoch=0)
+    intent.write(disk, logs, 0, emptied)
     intent.finish(disk)
 
 

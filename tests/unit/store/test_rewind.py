@@ -208,7 +208,7 @@ def test_a_store_that_worked_without_its_cluster_is_not_cut_back_to_before_that(
         rewind(disk, CONFIG, ends)
     reset(disk)
     found = member(disk).found
-    assert (found.state, found.cluster, found.epoch) == ("empty", "c" * 32, 3)
+    assert (found.state, found.cluster, found.epoch) == ("empty", "c" * 32, 0)
 
 
 # Emptying --------------------------------------------------------------------------------------
@@ -216,7 +216,10 @@ def test_a_store_that_worked_without_its_cluster_is_not_cut_back_to_before_that(
 
 @pytest.mark.parametrize("power", [True, False], ids=["power", "process"])
 def test_a_store_that_is_emptied_is_empty_or_as_it_was(power: bool) -> None:
-    whole = written(replace(CONFIG, checkpoint_bytes=4 << 10)).disk.crash()
+    """And then it was never whole: a member that took it for one would lead with nothing."""
+    process = written(replace(CONFIG, checkpoint_bytes=4 << 10))
+    process.store.files.update(cluster="c" * 32, epoch=3, role="backup")
+    whole = process.disk.crash()
     ends = member(snapshot(whole)).store.ends
     store = read_status(whole).store
     outcomes = set()
@@ -232,11 +235,13 @@ def test_a_store_that_is_emptied_is_empty_or_as_it_was(power: bool) -> None:
             outcomes.add(life.store.ends)
             assert life.store.ends in (ends, Ends())
             assert (life.found.state == "empty") == (life.store.ends == Ends())
+            assert life.found.epoch == (0 if life.store.ends == Ends() else 3)
         else:
             assert outcomes == {ends, Ends()}
             assert disk.list("seg-") == disk.list("catalog-") == disk.list("ckpt-") == []
             life = member(disk)
             assert (life.found.state, life.found.store) == ("empty", store)
+            assert (life.found.cluster, life.found.epoch) == ("c" * 32, 0)
             assert life.store.table == () and life.contents() == {}
             return
     raise AssertionError("it never came to its end")
