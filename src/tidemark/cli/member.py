@@ -100,8 +100,9 @@ def promote(
     one cannot reach.
 
     When every member that is ready has lost its store, nobody else may lead. A refusal then says how far each of the others
-    is, and which has most. Promote that one with --accept-loss. This is refused while a ready member is there; if another
-    member is further or may be, it is refused unless MEMBER names this one.
+    is, and which has most. Promote that one with --accept-loss. This is refused while a ready member or its process is there;
+    if another member is further or may be, it is refused unless MEMBER names this one. Where etcd has lost its data, the
+    member with the most founds the cluster again; one that may not have it must be named, with --accept-loss.
     """
     api = _api(context, timeout)
     epoch = _seen(api).get("epoch", 0)

@@ -1,8 +1,7 @@
 """Where two logs part, found from their tables of takeovers alone.
 
-A history is what one leader wrote in one epoch, and every log that holds some of it holds its beginning, right behind
-the same records. So two logs are alike up to the end of the newest history that both hold, or rather to where the
-shorter of them leaves it:
+Two logs are alike up to the end of the newest history that both hold, or rather to where the shorter of them leaves it
+(`model/lines.py`):
 
     source   A1 A2 A3 | C4 C5 C6          newest in common: A; the source leaves it at 3, the reader at 5
     reader   A1 A2 A3 A4 A5               → rewind to 3: A4 and A5 were never confirmed
@@ -17,20 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tidemark.model.lines import common
 from tidemark.model.peers import Ends, Hello, Log, Offer, Takeover
-
-
-def common(
-    reader: tuple[Takeover, ...], reader_end: int, source: tuple[Takeover, ...], source_end: int, log: Log
-) -> int | None:
-    """Up to where the two logs are alike; None if they have nothing in common."""
-    if reader_end == 0:
-        return 0
-    ours = _ends_of_histories(source, source_end, log)
-    for history, end in _ends_of_histories(reader, reader_end, log).items():
-        if history in ours:
-            return min(end, ours[history])
-    return None
 
 
 def answer(
@@ -70,14 +57,3 @@ def answer(
 def _reachable(after: int, start: int) -> bool:
     """Whether all behind `after` can be sent one by one. From 0 on everything that is kept is sent."""
     return after == 0 or after >= start
-
-
-def _ends_of_histories(table: tuple[Takeover, ...], end: int, log: Log) -> dict[str, int]:
-    """History → its last sequence in this log, newest first. One that has no record in it is left out."""
-    found: dict[str, int] = {}
-    for takeover in sorted(table, key=lambda one: -one.first[log]):  # as in the table where they are equal
-        first = takeover.first[log]
-        if 0 < first <= end:
-            found[takeover.history] = end
-            end = first - 1
-    return found

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
-from tidemark.model.peers import Ends, Log, Message, Name, View
+from tidemark.model.peers import Ends, Log, Message, Name, Takeover, View
 
 
 class State(StrEnum):
@@ -134,7 +134,31 @@ class MemberHere:
     """Empty if its store has never belonged to one."""
     durable: Ends
     epoch: int = 0
-    """In which its store was whole; 0 if never."""
+    """In which its store was whole and in line with a leader, the last time; 0 if never."""
+    table: tuple[Takeover, ...] = ()
+    """The histories that it holds, newest first; empty if it does not say."""
+    failed: bool = False
+    """Its store has failed: it cannot lead before it is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """A member that could not be asked, and why."""
+
+    member: Name
+    why: str
+    there: bool = False
+    """Its process is: something takes connections at its address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the other members have said of their stores just now."""
+
+    revision: int
+    """Of the view that was known when they were asked; 0: none was."""
+    answers: tuple[MemberHere, ...] = ()
+    unasked: tuple[Unasked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +189,8 @@ class Asked:
     """Whom to demote it in favour of, or to drop. promote: this member itself, named because it shall be no other."""
     accept_loss: bool = False
     """promote: if no member that is ready is left, go on without what only those had."""
-    answers: tuple[MemberHere, ...] = ()
-    """promote: what the other members have said of their stores just now."""
+    survey: Survey | None = None
+    """promote: what the others say; None: they were not asked, which is enough for a member that lacks nothing."""
 
 
 Event = (
@@ -238,7 +262,7 @@ class Dial:
 @dataclass(frozen=True, slots=True)
 class Belong:
     """Have the store say on the disk to which cluster it belongs and in which epoch it was whole; 0 is never. Done when
-    the next effect is performed. A store that was reset belongs to none."""
+    the next effect is performed."""
 
     cluster: str
     epoch: int
@@ -250,8 +274,10 @@ class Lead:
 
     epoch: int
     history: str
+    accepted: bool = False
+    """An operator wanted it so, whatever is missing here."""
     given_up: tuple[Name, ...] = ()
-    """Those that were ready and are given up, with what only they had: an operator wanted it so."""
+    """Those others that were ready then, as far as is known: what only they had is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +314,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Empty the store: it will be filled from the beginning. Links are closed."""
+    """Empty the store: it was never whole then, and will be filled from the beginning. Links are closed."""
 
     alike: Ends = field(default_factory=Ends)
     """Up to here it held what the source does."""

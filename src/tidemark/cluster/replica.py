@@ -66,6 +66,7 @@ from tidemark.cluster.mode import (
     Skip,
     State,
     Stored,
+    Survey,
     Tell,
     Tick,
     Unfence,
@@ -350,9 +351,11 @@ class Replica:
             self._source.hello_wanted = True
 
     def _take_the_lead(self, view: View, before: View | None) -> None:
+        accepted = self._forsaken(view)
         given_up: tuple[Name, ...] = ()
-        if view.accepted == view.epoch:
-            given_up = before.ready if before is not None else ()
+        if accepted:
+            if before is not None:
+                given_up = tuple(name for name in before.ready if name != self.me)
             self._disown(view, self._facts.durable)
             if self.state is State.CATCHUP:
                 self._become(State.JOINING, "it need not catch up with those that are given up")
@@ -361,7 +364,7 @@ class Replica:
         self._source.kept = None
         self._belong(view.cluster, view.epoch)
         self._out.append(Dial(None))
-        self._out.append(Lead(view.epoch, view.history, given_up))
+        self._out.append(Lead(view.epoch, view.history, accepted, given_up))
         self._reign = Reign(self.me, self._config, self._topology, view, self._now)
 
     def _propose(self, view: View, why: str) -> None:
@@ -464,7 +467,8 @@ class Replica:
         if view is None or peer != self._source.name or self._source.hello_at is None:
             return
         self._source.hello_at = None
-        accepted = self._forsaken(view)
+        forsaken = self._forsaken(view)
+        accepted = forsaken and self._whole  # what was still being filled is no loss to anybody
         if offer.verdict != "refuse":
             self._disown(view, offer.to)
         match offer.verdict:
@@ -474,7 +478,7 @@ class Replica:
                 if (self._cluster, self._facts.epoch) != (view.cluster, epoch):
                     self._belong(view.cluster, epoch)
                 self._enter_catchup()
-            case "rewind" if accepted and self._compacted(offer.to):
+            case "rewind" if forsaken and self._compacted(offer.to):
                 self._begin_anew(offer.to, accepted)
             case "rewind":
                 self._rewind(peer, offer.to, accepted)
@@ -493,13 +497,17 @@ class Replica:
 
     def _begin_anew(self, alike: Ends, accepted: bool) -> None:
         self._cut()
-        self._cluster, self._whole = "", False
+        self._whole = False
         self._stable = Ends()
         self._out.append(Reset(alike, accepted))
 
     def _forsaken(self, view: View) -> bool:
         """Whether the store has not been in line since a loss was accepted: it may hold what is given up."""
-        return self._facts.epoch < view.accepted
+        epoch = self._facts.epoch
+        if epoch == view.accepted == view.epoch:
+            # Without etcd two losses may be accepted at once, and in the same epoch.
+            return all(row.history != view.history for row in self._facts.table)
+        return epoch < view.accepted
 
     def _disown(self, view: View, alike: Ends) -> None:
         """What was called complete behind here is so no more, if its loss was accepted."""
@@ -789,8 +797,7 @@ class Replica:
 
     def _consider_founding(self) -> int | None:
         """The very first view: when all are there, whoever has most proposes itself."""
-        mine = MemberHere(self.me, self._cluster, self._facts.durable, self._facts.epoch)
-        founds, why = self._succession.founds(mine)
+        founds, why = self._succession.founds(self._mine())
         if not founds:
             self._explain(why)
             return None
@@ -798,9 +805,28 @@ class Replica:
         return self._proposals.again_at()
 
     def _found(self, why: str) -> None:
+        epoch, accepted = max(self._heard, self._facts.epoch) + 1, 0
+        if self._reign is not None:
+            accepted = self._reign.view.accepted  # it has all that was confirmed
+        elif self._cluster:
+            # What others confirmed of late nobody knows any more.
+            accepted = epoch = self._epoch_behind(epoch - 1)
         cluster = self._cluster or self._entropy(16).hex()
-        epoch = max(self._heard, self._facts.epoch) + 1
-        self._propose(View(cluster, epoch, self.me, (self.me,), self._history()), why)
+        self._propose(
+            View(cluster, epoch, self.me, (self.me,), self._history(), accepted=accepted),
+            why,
+        )
+
+    def _mine(self) -> MemberHere:
+        facts = self._facts
+        return MemberHere(self.me, self._cluster, facts.durable, facts.epoch, facts.table)
+
+    def _epoch_behind(self, epoch: int) -> int:
+        """The next epoch for a member that goes on whatever is lost."""
+        if self._config.provider != "external":
+            return epoch + 1
+        # Another may be told to do the same at the same moment, out of reach: then one of them shall be newer.
+        return epoch + EPOCHS_UNHEARD + int.from_bytes(self._entropy(2), "big")
 
     # What was promised -----------------------------------------------------------------------------------------
 
@@ -881,33 +907,51 @@ class Replica:
                 return Answer(False, f"{self.me} leads and is fenced: {self._why}")
             return Answer(True, f"{self.me} leads already")
         if view is None or self._view_gone:
-            if not self._view_read:
-                return Answer(False, "the view has not been read yet; try again when etcd can be reached")
-            owners = self._succession.owners()
-            if owners and not self._cluster:
-                return Answer(
-                    False, f"this store never belonged to the cluster; promote one of {', '.join(owners)}"
-                )
-            self._proposals.hurry()
-            self._found("an operator asked for it")
-            return Answer(True, f"{self.me} founds the cluster")
+            return self._promote_as_founder(asked)
         if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
             return self._promote_with_loss(view, asked)
         self._proposals.hurry(anew=False)
         self._propose(view.led_by(self.me, self._history()), "an operator asked for it")
         return Answer(True, f"{self.me} takes over from {view.leader}")
 
+    def _promote_as_founder(self, asked: Asked) -> Answer:
+        """There is no view: this member's store is to be the cluster's, again if it was one before."""
+        if not self._view_read:
+            return Answer(False, "the view has not been read yet; try again when etcd can be reached")
+        answers = asked.survey.answers if asked.survey is not None else ()
+        owners = sorted({*self._succession.owners(), *(one.member for one in answers if one.cluster)})
+        if owners and not self._cluster:
+            return Answer(
+                False, f"this store never belonged to the cluster; promote one of {', '.join(owners)}"
+            )
+        if self._cluster and self._reign is None:
+            if asked.survey is None:
+                return Answer(False, f"{self.me} is {self.state}, and the others were not asked: try again")
+            stock = self._stock(self.view, asked.survey)
+            no = stock.objection_to_founding(accept_loss=asked.accept_loss, named=bool(asked.member))
+            if no is not None:
+                return Answer(False, f"{self.me} is {self.state} and {no}")
+        self._proposals.hurry()
+        self._found("an operator asked for it")
+        return Answer(True, f"{self.me} founds the cluster")
+
+    def _stock(self, view: View | None, survey: Survey) -> Stock:
+        # Without etcd nobody has a lease: whoever did not answer just now is not there.
+        leased = set() if self._config.provider == "external" else set(self._succession.here)
+        return Stock(view, self._mine(), survey, leased, self._config.size)
+
     def _promote_with_loss(self, view: View, asked: Asked) -> Answer:
         """It may lack what was confirmed. That it leads all the same is for an operator to want, and in so many words."""
-        external = self._config.provider == "external"
-        mine = MemberHere(self.me, self._cluster, self._facts.durable, self._facts.epoch)
-        # Without etcd nobody has a lease: whoever did not answer just now is not there.
-        leased = set() if external else set(self._succession.here)
-        stock = Stock(view, mine, asked.answers, leased, self._config.size)
+        if asked.survey is None or asked.survey.revision != view.revision:
+            words = (
+                f"{self.me} is {self.state} and may lack what was confirmed; ready: {', '.join(view.ready)}"
+            )
+            return Answer(False, f"{words}. Try again: the view changed while the others were asked")
+        stock = self._stock(view, asked.survey)
         no = stock.objection(accept_loss=asked.accept_loss, named=bool(asked.member))
         if no is not None:
             return Answer(False, f"{self.me} is {self.state} and {no}")
-        epoch = max(view.epoch, self._heard) + (EPOCHS_UNHEARD if external else 1)
+        epoch = self._epoch_behind(max(view.epoch, self._heard))
         self._proposals.hurry()
         self._propose(
             view.seized_by(self.me, self._history(), epoch),

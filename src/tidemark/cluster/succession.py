@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from tidemark.cluster.config import ClusterConfig
 from tidemark.cluster.mode import MemberHere
+from tidemark.model.lines import Held, best_first
 from tidemark.model.peers import Name, View
 
 
@@ -89,10 +90,10 @@ class Succession:
         here = {**self.here, self._me: mine}
         owned = sorted(name for name, one in here.items() if one.cluster)
         if owned:
-            best = max(sorted(here), key=lambda name: (here[name].epoch, *_size(here[name])))
+            best = best_first([here[name] for name in sorted(here)], _held)[0]
             return False, (
                 f"there is no view, but the stores of {', '.join(owned)} belong to a cluster: bring etcd back, or "
-                f"promote {best}, which has the best store of those that are here"
+                f"promote {best.member}, which has the best store of those that are here"
             )
         if len(here) < self._config.size:
             return False, f"{len(here)} of {self._config.size} members are here"
@@ -100,6 +101,10 @@ class Succession:
         if first != self._me:
             return False, f"{first} founds the cluster"
         return True, "all members are here"
+
+
+def _held(one: MemberHere) -> Held:
+    return Held(one.epoch, one.durable, one.table)
 
 
 def _size(one: MemberHere) -> tuple[int, int]:

@@ -58,6 +58,7 @@ from tidemark.cluster.mode import (
     Skip,
     State,
     Stored,
+    Survey,
     Tell,
     Tick,
     Unfence,
@@ -198,7 +199,7 @@ class Member:
         """How much of the logs was sent to it to make it ready the last time: what coming back has cost."""
         self._adopted_bytes = 0
         self.given_up_messages = 0
-        """How many were cut off here that may have been confirmed, after an operator had accepted their loss."""
+        """How many at least were cut off here that may have been confirmed, after an operator had accepted their loss."""
         self._answer = Answer(False, "")
         self._ended = False
         """The shell was told to end the process: nothing more is kept, acknowledged, sent or confirmed."""
@@ -350,13 +351,13 @@ class Member:
         member: Name = "",
         *,
         accept_loss: bool = False,
-        answers: tuple[MemberHere, ...] = (),
+        survey: Survey | None = None,
     ) -> Answer:
         """An operator or a resource manager wants something."""
         if self._rebuild is not None:
             return Answer(False, "this member is reading its store again; ask in a moment")
         self._answer = Answer(False, f"{command} has no meaning for a member that is {self.mode.state}")
-        self._handle(Asked(command, member, accept_loss, answers))  # type: ignore[arg-type]
+        self._handle(Asked(command, member, accept_loss, survey))  # type: ignore[arg-type]
         return self._answer
 
     def _join(self, node: Node) -> None:
@@ -502,12 +503,12 @@ class Member:
         assert self.view is not None and self.view.epoch == lead.epoch
         self.leader = self.name
         self._remember(role="leader")
-        if self.view.accepted == lead.epoch:
+        if lead.accepted:
             self._outside.note(
                 "warning",
                 "loss accepted",
                 epoch=lead.epoch,
-                given_up=" ".join(lead.given_up),
+                given_up=" ".join(lead.given_up) or "not known",
                 **asdict(self.node.store.ends),
             )
         try:
@@ -607,12 +608,13 @@ class Member:
         store = self.node.store
         if alike.covers(store.ends):
             return
-        messages = count_messages(store, alike.journal)
+        messages, all_counted = count_messages(store, alike.journal)
         self.given_up_messages += messages
         self._outside.note(
             "warning",
             "confirmed messages given up",
             messages=messages,
+            counted="all" if all_counted else "at least",
             records=sum(max(0, store.ends[log] - alike[log]) for log in Log),
             catalog=alike.catalog,
             journal=alike.journal,

@@ -15,10 +15,11 @@ import asyncio
 import ipaddress
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from tidemark.cluster.chain.mode import tails_from
 from tidemark.cluster.config import ClusterConfig
-from tidemark.cluster.mode import Answer, MemberHere, State
+from tidemark.cluster.mode import Answer, MemberHere, State, Survey, Unasked
 from tidemark.config import Address, Config, parse_address
 from tidemark.errors import ConfigError, ConnectionForced, NotHere, NotLeading, TidemarkError
 from tidemark.frontend.services import FrontEnd, MemberInfo, PeerInfo, Topology
@@ -33,7 +34,7 @@ from tidemark.runtime.door import Door
 from tidemark.runtime.log import Log
 from tidemark.runtime.membership.external import ExternalMembership
 from tidemark.runtime.membership.facts import MemberFacts, Membership, MembershipEvents
-from tidemark.runtime.membership.telling import ANSWER_S, FAULTS, Listening, Told, exchange, why_not
+from tidemark.runtime.membership.telling import Listening, NotAnswered, Told, exchange
 from tidemark.runtime.peers import Peers, PeerTls, peer_tls, read_secret
 from tidemark.runtime.relay import Near
 from tidemark.runtime.server import Server
@@ -46,6 +47,8 @@ from tidemark.wire.peer.wiring import Elsewhere, Greeting
 BEAT_S = 0.05
 PATIENCE_S = 3.0
 """How long a command waits for a member that reads its store again."""
+SURVEYS_MAX = 3
+"""How often the others are asked if their view changes meanwhile, or somebody new is heard of."""
 FRESH_MS = 10
 """A tick that is older is followed by another before anything else happens."""
 
@@ -71,6 +74,7 @@ class MemberServer(Server):
         self._routes = dict(_route(entry) for entry in config.cluster.peers)
         self._facts: dict[Name, MemberFacts] = {}
         self._away: set[Name] = set()
+        self._view_kept = False
         self.parted_ms: dict[Name, int] = {}
         """When the link to a member was lost, while it is."""
         self._leased_until_ms: int | None = None
@@ -438,46 +442,76 @@ class MemberServer(Server):
 
     async def ask(self, command: str, member: Name = "", *, accept_loss: bool = False) -> Answer:
         """An operator or a resource manager wants something."""
-        unseen: dict[Name, str] = {}
-        answers: tuple[MemberHere, ...] = ()
         led = self.member.leader == self.config.node.name
-        if self._external is not None and command == "promote":
-            unseen = await self._external.compare()
-            answers = tuple(_here(one) for name, one in self._external.members.items() if name not in unseen)
-        elif command == "promote" and self.member.mode.state in (State.JOINING, State.CATCHUP):
-            answers = tuple(_here(one) for one in await self._survey())
+        survey = await self._survey() if command == "promote" and self._others_matter() else None
         deadline_s = self._loop.time() + PATIENCE_S
         while self.member.rebuilding and self._loop.time() < deadline_s:
             await asyncio.sleep(0.01)
         self.fresh()
-        answer = self.member.ask(command, member, accept_loss=accept_loss, answers=answers)
-        if not (answer.done and unseen) or led:
+        answer = self.member.ask(command, member, accept_loss=accept_loss, survey=survey)
+        if self._external is None or survey is None or not (answer.done and survey.unasked) or led:
             return answer
-        others = ", ".join(f"{name} ({why})" for name, why in unseen.items())
+        others = ", ".join(f"{one.member} ({one.why})" for one in survey.unasked)
         return Answer(
             True,
             f"{answer.text}; not reached: {others}: none of them may still run as a leader, and what one of them confirmed "
             f"after it went on without {self.config.node.name} is lost",
         )
 
-    async def _survey(self) -> list[MemberFacts]:
+    def _others_matter(self) -> bool:
+        """Whether it must be known what the others hold before this member is promoted: not if it is ready in a view that is
+        kept where writes are compared."""
+        waits = self.member.mode.state in (State.JOINING, State.CATCHUP)
+        return self._external is not None or waits or not self._view_kept
+
+    async def _survey(self) -> Survey:
         """What the other members say of their stores at this moment: what they said when they joined may be long out of date."""
-        view, own = self.member.view, Told(self._own_facts(), None)
-        names = {*self._facts, *self._routes, *(view.ready if view is not None else ())} - {
-            self.config.node.name
-        }
+        survey = Survey(0)
+        for _ in range(SURVEYS_MAX):
+            revision = self._view_revision()
+            found = await self._ask_all(self._others())
+            survey = Survey(
+                revision,
+                tuple(_here(one) for one in found.values() if isinstance(one, MemberFacts)),
+                tuple(
+                    Unasked(name, str(one), one.there)
+                    for name, one in found.items()
+                    if isinstance(one, NotAnswered)
+                ),
+            )
+            if self._view_revision() == revision and self._others() <= set(found):
+                break
+        unheard = sorted(self._others() - set(found))
+        return replace(
+            survey,
+            unasked=(*survey.unasked, *(Unasked(name, "it was heard of just now") for name in unheard)),
+        )
 
-        async def ask(name: Name) -> MemberFacts | None:
+    def _view_revision(self) -> int:
+        return self.member.view.revision if self.member.view is not None else 0
+
+    def _others(self) -> set[Name]:
+        """Every other member that is known of."""
+        if self._external is not None:
+            return self._external.others()
+        ready = self.member.view.ready if self.member.view is not None else ()
+        return {*self._facts, *self._routes, *ready} - {self.config.node.name}
+
+    async def _ask_all(self, names: set[Name]) -> dict[Name, MemberFacts | NotAnswered]:
+        if self._external is not None:
+            return await self._external.compare()
+        own = Told(self._own_facts(), None)
+
+        async def ask(name: Name) -> MemberFacts | NotAnswered:
             try:
-                async with asyncio.timeout(ANSWER_S):
-                    told = await exchange(self.peers, name, LinkKind.SURVEY, own)
-            except FAULTS as problem:
-                self.log.warning("member not reached", member=name, problem=why_not(problem))
-                return None
-            return told.member if told.member.name == name else None
+                return (await exchange(self.peers, name, LinkKind.SURVEY, own)).member
+            except NotAnswered as problem:
+                self.log.warning("member not reached", member=name, problem=str(problem))
+                return problem
 
-        found = await asyncio.gather(*(ask(name) for name in sorted(names)))
-        return [facts for facts in found if facts is not None]
+        ordered = sorted(names)
+        found = await asyncio.gather(*(ask(name) for name in ordered))
+        return dict(zip(ordered, found, strict=True))
 
     def _surveyed(self, peer: Name) -> asyncio.BaseProtocol:
         """A member wants to know how far our store goes."""
@@ -542,6 +576,7 @@ class MemberServer(Server):
 
     def view_changed(self, view: View | None) -> None:
         self.fresh()
+        self._view_kept = view is not None
         self.member.view_changed(view)
 
     def proposal_failed(self, view: View) -> None:
@@ -582,11 +617,13 @@ class MemberServer(Server):
             store.durable_ends,
             status.epoch,
             _reachable(self.addresses.get("amqps"), host),
+            store.table,
+            failed=self.member.mode.state is State.FAILED,
         )
 
 
 def _here(facts: MemberFacts) -> MemberHere:
-    return MemberHere(facts.name, facts.cluster, facts.durable, facts.epoch)
+    return MemberHere(facts.name, facts.cluster, facts.durable, facts.epoch, facts.table, facts.failed)
 
 
 def role_of(name: Name, ready: tuple[Name, ...], cluster: ClusterConfig) -> str:

@@ -1,10 +1,8 @@
 """Which of several data directories holds the most, when all members of a cluster have crashed and nobody leads.
 
-Every store says of which cluster it is, in which epoch it took part last and what it was then; its logs say how far they go.
-Two stores of one epoch hold the same records up to where the shorter one ends, because a follower writes an epoch into its
-store only when its logs are a part of the leader's. So the best store is that of the highest epoch; of those, the
-leader's, which had everything that was confirmed; of others the longest. A store that was still being filled (epoch 0) is no
-choice: it lacks what came before.
+Every store says of which cluster it is, in which epoch it took part last and what it was then; its logs say how far they go
+and which histories they hold. Which of them is the best is said by `model/lines.py`, as for members that run; of two that hold
+the same, it is the one whose member led. A store that was still being filled (epoch 0) is no choice: it lacks what came before.
 
 Only reads. Invariant: a store that belongs to no cluster, or to another one than most, is never the best.
 """
@@ -15,12 +13,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tidemark.model.peers import Ends
+from tidemark.model.lines import Held, best_first
+from tidemark.model.peers import Ends, Takeover
 from tidemark.ports import Disk
 from tidemark.store import intent
 from tidemark.store.recovery import Replay
 from tidemark.store.segment import CATALOG_PREFIX, JOURNAL_PREFIX
 from tidemark.store.status import Status, read_status
+from tidemark.store.tables import Histories, known_at, merged
 
 CHUNK_BYTES = 1 << 20
 
@@ -33,6 +33,8 @@ class StoreFacts:
     status: Status
     ends: Ends = field(default_factory=Ends)
     """The last records that a start would find."""
+    table: tuple[Takeover, ...] = ()
+    """The histories that it holds, newest first."""
     damaged: int = 0
     """Places where the logs are not what was written."""
     unfinished: bool = False
@@ -63,24 +65,28 @@ def read_store(disk: Disk, path: str) -> StoreFacts:
     unfinished = disk.exists(intent.INTENT)
     if status.state == "empty":
         return StoreFacts(path=path, status=status, unfinished=unfinished)
-    catalog, bad_wiring = _read_log(disk, CATALOG_PREFIX, status.catalog_end, status)
-    journal, bad_records = _read_log(disk, JOURNAL_PREFIX, status.end, status)
+    catalog, wiring, bad_wiring = _read_log(disk, CATALOG_PREFIX, status.catalog_end, status)
+    journal, messages, bad_records = _read_log(disk, JOURNAL_PREFIX, status.end, status)
+    ends = Ends(catalog, journal)
     return StoreFacts(
         path=path,
         status=status,
-        ends=Ends(catalog, journal),
+        ends=ends,
+        table=merged(wiring, messages, ends),
         damaged=bad_wiring + bad_records,
         unfinished=unfinished,
     )
 
 
-def _read_log(disk: Disk, prefix: str, end: int, status: Status) -> tuple[int, int]:
-    """The last sequence of a log, and how many places of it are damaged."""
+def _read_log(disk: Disk, prefix: str, end: int, status: Status) -> tuple[int, Histories, int]:
+    """The last sequence of a log, its histories, and how many places of it are damaged."""
     replay = Replay(
         disk, prefix, clean_end=end if status.state == "clean" else 0, skip=True, chunk_bytes=CHUNK_BYTES
     )
     last = max((chunk.survey.last_seq for chunk in replay.chunks() if chunk.survey.records), default=0)
-    return last, len(replay.damage)
+    last = max([last, *(segment.compacted_upto for segment in replay.segments)])
+    newest = max(replay.segments, key=lambda segment: (segment.start, segment.id), default=None)
+    return last, known_at(newest.histories, last) if newest else [], len(replay.damage)
 
 
 def rank(stores: Sequence[StoreFacts]) -> Ranking:
@@ -91,20 +97,20 @@ def rank(stores: Sequence[StoreFacts]) -> Ranking:
     # Of two clusters that have as many stores each nobody can say which one is meant.
     cluster = largest[0] if len(largest) == 1 else ""
     judged = sorted((_judged(one, cluster) for one in stores), key=_key, reverse=True)
-    best = next((one for one in judged if one.usable), None)
-    return Ranking(tuple(judged), best, _verdict(judged, best, largest))
+    usable = best_first([one for one in judged if one.usable], _held)
+    best = usable[0] if usable else None
+    ranked = (*usable, *(one for one in judged if not one.usable))
+    return Ranking(ranked, best, _verdict(ranked, best, largest))
+
+
+def _held(one: StoreFacts) -> Held:
+    return Held(one.status.epoch, one.ends, one.table)
 
 
 def _key(one: StoreFacts) -> tuple[object, ...]:
+    """How those are ordered that hold the same, and those that are no choice."""
     status = one.status
-    return (
-        one.usable,
-        status.epoch,
-        status.role == "leader",
-        one.ends.journal,
-        one.ends.catalog,
-        status.state == "clean",
-    )
+    return status.role == "leader", status.state == "clean", status.epoch, one.ends.journal
 
 
 def _judged(one: StoreFacts, cluster: str) -> StoreFacts:
@@ -138,21 +144,22 @@ def _verdict(judged: Sequence[StoreFacts], best: StoreFacts | None, clusters: Se
         return f"the stores are of {len(clusters)} clusters, as many of each: give those of one cluster only"
     if best is None:
         return "none of these is a store of a member that was ever ready"
-    role = "led" if best.status.role == "leader" else "followed"
-    words = (
-        f"{best.path} is the best: in epoch {best.status.epoch}, the last that is known here, its member {role}, and its "
-        f"journal goes to {best.ends.journal}"
-    )
-    rivals = [
-        one.path
-        for one in judged
-        if one is not best
-        and one.usable
-        and one.status.epoch == best.status.epoch
-        and one.status.role == "leader"
-    ]
-    if rivals and best.status.role == "leader":
-        words += f"; but {', '.join(rivals)} led in the same epoch: two members were promoted at once"
-    elif best.status.role != "leader":
+    usable = [one for one in judged if one.usable]
+    newest = max(usable, key=lambda one: one.status.epoch)
+    epoch = newest.status.epoch
+    leaders = [one.path for one in usable if one.status.epoch == epoch and one.status.role == "leader"]
+    words = f"{best.path} is the best: "
+    if best.status.epoch < epoch:
+        words += (
+            f"{newest.path} was in line in epoch {epoch}, the last that is known here, and this one holds all of that and more: "
+            f"its journal goes to {best.ends.journal}"
+        )
+    else:
+        role = "led" if best.status.role == "leader" else "followed"
+        words += f"in epoch {epoch}, the last that is known here, its member {role}, and its journal goes to {best.ends.journal}"
+    if len(leaders) > 1:
+        rivals = ", ".join(path for path in leaders if path != best.path)
+        words += f"; but {rivals} led in the same epoch: two members were promoted at once"
+    elif not leaders:
         words += "; the store of that epoch's leader is not among these, which may hold more"
     return words

@@ -58,7 +58,7 @@ def test_the_best_of_those_that_are_left_goes_on_when_an_operator_accepts_the_lo
     cluster.await_state(n3, "joining")
 
     # What is refused, and what a refusal says.
-    wait_until("n1 is not there", lambda: "None of those is there" in cluster.ctl(n2, "promote").err)
+    wait_until("n1 is not there", lambda: "None of those answers" in cluster.ctl(n2, "promote").err)
     told = cluster.ctl(n3, "promote")
     worse = cluster.ctl(n3, "promote", "--accept-loss")
     assert (told.code, worse.code) == (1, 1)
@@ -118,3 +118,37 @@ def test_while_a_ready_member_is_there_nothing_is_given_up(founded: Cluster) -> 
     assert refused.code == 1 and "is there with all that was confirmed" in refused.err
     assert asked.code == 1 and "accept-loss" not in asked.err
     assert cluster.leader == leader
+
+
+@pytest.mark.parametrize(
+    "founded", [("etcd", "standby"), ("external", "standby")], indirect=True, ids="-".join
+)
+def test_a_ready_member_that_stands_still_is_not_given_up(founded: Cluster) -> None:
+    """Its lease has run out, and nobody hears of it: but its process is there, and so is its store."""
+    cluster = founded
+    leader = cluster.leader
+    queue = fresh("still")
+    cluster.declare(queue)
+    for name in cluster.backups:
+        assert cluster.ctl(leader, "drop", name).code == 0
+        cluster.await_state(name, "catch-up")
+    with Publisher(cluster, queue, first=(leader,)) as publisher:
+        publisher.await_more(20)
+    cluster.kill(*cluster.backups)
+    with Publisher(cluster, queue, first=(leader,)) as alone:
+        alone.await_more(10)
+    cluster.freeze(leader)
+    name, *_ = others = [one for one in cluster.names if one != leader]
+    cluster.restart(*others)
+    for one in others:
+        cluster.await_state(one, "joining")
+
+    def refused() -> str:
+        said = cluster.ctl(name, "promote", name, "--accept-loss")
+        assert said.code == 1
+        return said.err
+
+    wait_until("the lease has run out", lambda: "its process is there" in refused())
+    cluster.thaw(leader)
+    cluster.trial.wait_whole()
+    assert drained(cluster, queue) == [*publisher.confirmed, *alone.confirmed]

@@ -85,7 +85,7 @@ class Bench:
             case Rewind(to):
                 self.store.cut(to)
             case Reset():
-                self.store.wipe()
+                self.store.reset()
 
     # The store ------------------------------------------------------------------------------------------------
 

@@ -187,7 +187,7 @@ def test_a_reset_empties_the_store_of_a_member_that_is_not_ready() -> None:
 
     member.step(PeerDown("a", dialled=True))
     [(_, hello)] = told(member.step(PeerUp("a", dialled=True)), Hello)
-    assert (hello.durable, hello.cluster, hello.whole) == (Ends(), "", False)
+    assert (hello.durable, hello.cluster, hello.whole) == (Ends(), CLUSTER, False)
 
 
 def test_a_member_that_the_view_calls_ready_does_not_empty_its_store() -> None:

@@ -28,7 +28,9 @@ from tidemark.cluster.mode import (
     Quit,
     Send,
     State,
+    Survey,
     Tick,
+    Unasked,
     Unfence,
 )
 from tidemark.model.peers import Acked, Closing, Completed, Ends, Hello, Offer, Outdated, View
@@ -95,7 +97,8 @@ def test_an_operator_can_found_it_again_on_the_member_with_the_store() -> None:
     """H-66, X-6: a store that was left in use seeds a cluster only by a command."""
     member = Bench("b", size=2).holding((H1, 2, 5), epoch=4)
     member.see(None)
-    effects = member.step(Asked("promote"))
+    survey = Survey(0, (MemberHere("a", "", Ends()),))
+    effects = member.step(Asked("promote", survey=survey))
     [propose] = only(effects, Propose)
     assert (propose.view.cluster, propose.view.epoch, propose.view.ready) == (CLUSTER, 5, ("b",))
     assert only(effects, Answer)[0].done
@@ -708,9 +711,10 @@ def test_who_is_promoted_where_the_view_is_lost_leads_though_revisions_begin_ane
     member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "ac", epoch=2, revision=99))
     member.lease()
     member.see(None)
-    [propose] = only(member.step(Asked("promote")), Propose)
+    survey = Survey(99, unasked=(Unasked("a", "connection refused"), Unasked("c", "connection refused")))
+    [propose] = only(member.step(Asked("promote", "b", True, survey)), Propose)
     effects = member.see(replace(propose.view, revision=1))
-    assert only(effects, Lead) == [Lead(3, propose.view.history)]
+    assert only(effects, Lead) == [Lead(3, propose.view.history, accepted=True, given_up=("a", "c"))]
     member.sync()
     assert member.state is State.ACTIVE
 

@@ -119,4 +119,11 @@ class ToyStore:
         self._table = None
 
     def wipe(self) -> None:
+        """Another disk is in its place."""
         self.__init__()  # type: ignore[misc]
+
+    def reset(self) -> None:
+        """It is emptied, and still of its cluster."""
+        cluster = self.cluster
+        self.wipe()
+        self.cluster = cluster

@@ -64,8 +64,10 @@ from tidemark.cluster.mode import (
     Skip,
     State,
     Stored,
+    Survey,
     Tell,
     Tick,
+    Unasked,
     Unfence,
     ViewChanged,
     Wake,
@@ -343,7 +345,7 @@ class World:
                 self.tell(f"{machine.name} starts over")
                 if self.view is not None and machine.name in self.view.ready and store.epoch:
                     raise Broken(f"{machine.name} empties its store and is ready in {self.view}")
-                store.wipe()
+                store.reset()
                 self._close_links(machine)
                 self._read_anew(machine)
             case Propose(view, why):
@@ -684,7 +686,7 @@ class World:
 
     def _here(self, machine: Machine) -> MemberHere:
         store = machine.store
-        return MemberHere(machine.name, store.cluster, store.durable, store.epoch)
+        return MemberHere(machine.name, store.cluster, store.durable, store.epoch, store.table)
 
     def _announce(self, machine: Machine) -> None:
         for other in self.machines.values():
@@ -861,16 +863,19 @@ class World:
             return
         best = max(there, key=lambda one: (one.store.epoch, one.store.durable.journal))
         machine = best if self.dice.random() < 0.8 else self.dice.choice(there)
-        reached = [
-            one
-            for one in there
-            if one is not machine
-            and self._open_path(machine.name, one.name)
-            and self._open_path(one.name, machine.name)
-        ]
+        answers, unasked = [], []
+        for one in self.machines.values():
+            if one is machine:
+                continue
+            reached = self._open_path(machine.name, one.name) and self._open_path(one.name, machine.name)
+            if one in there and reached:
+                answers.append(self._here(one))
+            else:
+                unasked.append(Unasked(one.name, "no answer"))  # one that is frozen is so with its machine
         self.tell(f"{machine.name} is asked to lead whatever is lost")
-        answers = tuple(self._here(one) for one in reached)
-        self.give(machine, Asked("promote", machine.name, accept_loss=True, answers=answers))
+        view = machine.mode.view
+        survey = Survey(view.revision if view is not None else 0, tuple(answers), tuple(unasked))
+        self.give(machine, Asked("promote", machine.name, accept_loss=True, survey=survey))
 
     def _accept_loss_again(self) -> None:
         if not self.is_well():

@@ -22,7 +22,7 @@ from tidemark.broker.streams.commit import Batch, Put
 from tidemark.broker.streams.core import KEY, VALUE, gather
 from tidemark.broker.streams.session import StreamSession
 from tidemark.broker.streams.stream import Stream
-from tidemark.cluster.mode import MemberHere, State
+from tidemark.cluster.mode import Answer, MemberHere, State, Survey, Unasked
 from tidemark.config import load
 from tidemark.frontend.services import FrontEnd, Login, PeerInfo, Verdict
 from tidemark.member.member import Member
@@ -141,6 +141,12 @@ class Process:
         """A process takes its time to end: until somebody calls `kill`, things go on happening to it."""
         self.last_words.append(reason)
 
+    def here(self) -> MemberHere:
+        """What it says of its store."""
+        store = self.node.store
+        status = store.files.status
+        return MemberHere(self.name, status.cluster, store.durable_ends, status.epoch, store.table)
+
     # Turns -------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
@@ -251,10 +257,8 @@ class Group:
             process.member.view_changed(self.view)
             process.member.lease(self.ticks_ms + LEASE_MS)
         for process in self:
-            status = process.node.store.files.status
-            here = MemberHere(process.name, status.cluster, process.node.store.durable_ends, status.epoch)
             for other in self:
-                other.member.member_here(here)
+                other.member.member_here(process.here())
 
     def decide(self, process: Process, view: View) -> None:
         """Compare and swap."""
@@ -267,6 +271,20 @@ class Group:
         self.view = replace(view, revision=kept + 1)
         for each in self:
             each.member.view_changed(self.view)
+
+    def survey(self, name: Name) -> Survey:
+        """What the others tell this one that asks them."""
+        others = [process for process in self.processes.values() if process.name != name]
+        return Survey(
+            self.view.revision if self.view is not None else 0,
+            tuple(process.here() for process in others if process.alive),
+            tuple(Unasked(process.name, "connection refused") for process in others if not process.alive),
+        )
+
+    def promote(self, name: Name, *, accept_loss: bool = False, named: bool = False) -> Answer:
+        """An operator asks for it, after the others were asked."""
+        member = self[name].member
+        return member.ask("promote", name if named else "", accept_loss=accept_loss, survey=self.survey(name))
 
     # Links ---------------------------------------------------------------------------------------------------------
 

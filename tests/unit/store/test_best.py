@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from tidemark.model.peers import Ends
-from tidemark.store.best import StoreFacts, rank
+import pytest
+from unit.member.test_accepted_loss import alone, publish
+from unit.member.world import Process
+
+from tidemark.model.peers import Ends, Takeover
+from tidemark.store.best import StoreFacts, rank, read_store
 from tidemark.store.status import Status
 
 US, THEM = "aa" * 16, "bb" * 16
+H1, H2 = "1" * 32, "2" * 32
+FIRST = (Takeover(H1, Ends(1, 1)),)
 
 
 def a_store(
-    path: str, epoch: int = 3, role: str = "backup", journal: int = 10, cluster: str = US, state: str = "dirty", **more: int
+    path: str, epoch: int = 3, role: str = "backup", journal: int = 10, cluster: str = US, state: str = "dirty", **more: Any
 ) -> StoreFacts:  # fmt: skip
     alone_from = more.pop("alone_from", 0)
     status = Status(
         state=state, store="5" * 32, cluster=cluster, epoch=epoch, role=role, alone_from=alone_from
     )  # type: ignore[arg-type]
-    return StoreFacts(path=path, status=status, ends=Ends(5, journal), **more)  # type: ignore[arg-type]
+    return StoreFacts(path=path, status=status, ends=Ends(5, journal), **{"table": FIRST, **more})
 
 
 def order(*stores: StoreFacts) -> list[str]:
@@ -26,17 +32,53 @@ def order(*stores: StoreFacts) -> list[str]:
 
 
 def test_the_highest_epoch_wins_over_a_longer_journal_and_over_an_old_leader() -> None:
-    """H-63: an old leader with a lower generation, however much it wrote."""
+    """H-63: an old leader with a lower generation, however much it wrote that the others do not share."""
     old = a_store("old", epoch=2, role="leader", journal=900)
-    new = a_store("new", epoch=3, role="backup", journal=10)
+    new = a_store("new", epoch=3, role="backup", journal=10, table=(Takeover(H2, Ends(5, 10)), *FIRST))
     assert order(old, new) == ["new", "old"]
 
 
-def test_in_one_epoch_the_leader_wins_then_the_longer_journal_then_the_clean_one() -> None:
-    """X-7: by epoch, role and sequence."""
-    leader = a_store("leader", role="leader", journal=10)
+def test_in_one_epoch_the_longer_journal_wins_then_the_leader_then_the_clean_one() -> None:
+    """X-7: by epoch, sequence and role. They hold the same as far as they go."""
+    leader, equal = a_store("leader", role="leader", journal=10), a_store("equal", journal=10, state="clean")
     longer, clean, short = a_store("longer", journal=12), a_store("clean", journal=9, state="clean"), a_store("short", journal=9)  # fmt: skip
-    assert order(short, clean, longer, leader) == ["leader", "longer", "clean", "short"]
+    assert order(short, clean, equal, longer, leader) == ["longer", "leader", "equal", "clean", "short"]
+
+
+def test_a_store_that_has_only_begun_to_catch_up_with_the_newest_leader_is_not_the_best() -> None:
+    caught, full = a_store("caught", epoch=5, journal=5), a_store("full", epoch=4, journal=80)
+    ranking = rank([caught, full])
+    assert [one.path for one in ranking.stores] == ["full", "caught"]
+    assert ranking.verdict == (
+        "full is the best: caught was in line in epoch 5, the last that is known here, and this one holds all of that and "
+        "more: its journal goes to 80; the store of that epoch's leader is not among these, which may hold more"
+    )
+
+
+def test_real_stores_say_which_histories_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader starts again, in an epoch of its own; one comes back to it and is sent nothing before all end."""
+    group, client = alone("standby", 5)
+    leader = group.leader.name
+    short, full = (name for name in "abc" if name != leader)
+    group.restart(full)
+    group.until_ready()
+    publish(client, *(b"%d" % number for number in range(20)))
+    group.kill(full)
+    group.pass_ms(300, 3)
+    group.kill(leader)
+    group.restart(leader)
+    group.pass_ms(100, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Process, "ship", lambda *_: None)
+        group.restart(short)
+        group.kill(short)
+        group.kill(leader)
+    found = {name: read_store(group[name].disk, name) for name in "abc"}
+
+    assert [len(found[name].table) for name in (leader, full, short)] == [2, 1, 1]
+    assert found[short].status.epoch > found[full].status.epoch
+    assert order(*found.values()) == [leader, full, short]
+    assert order(found[short], found[full]) == [full, short]
 
 
 @pytest.mark.parametrize(

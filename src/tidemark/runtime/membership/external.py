@@ -32,15 +32,13 @@ from tidemark.runtime.clock import ticks_ms
 from tidemark.runtime.log import Log
 from tidemark.runtime.membership.facts import MemberFacts, MembershipEvents
 from tidemark.runtime.membership.telling import (
-    ANSWER_S,
     COUNTER_BITS,
-    FAULTS,
     Listening,
+    NotAnswered,
     Told,
     exchange,
     view_facts,
     view_of,
-    why_not,
 )
 from tidemark.runtime.peers import Peers
 from tidemark.store.status import read_facts, write_facts
@@ -130,27 +128,27 @@ class ExternalMembership:
     @property
     def unseen(self) -> dict[Name, str]:
         """Members that could not be reached last time, and why."""
-        return {name: self._problems[name] for name in sorted(self._problems) if name in self._others()}
+        return {name: self._problems[name] for name in sorted(self._problems) if name in self.others()}
 
     @property
     def untold(self) -> list[Name]:
         """Members that may not have heard of the newest view, and so may take themselves for ready."""
         if self.view is None:
             return []
-        return sorted(name for name in self._others() if self._told.get(name, 0) < self.view.revision)
+        return sorted(name for name in self.others() if self._told.get(name, 0) < self.view.revision)
 
     @property
     def members(self) -> dict[Name, MemberFacts]:
         """Those that can be reached, as they say themselves."""
         return {name: one for name, one in self._members.items() if name not in self._problems}
 
-    async def compare(self) -> dict[Name, str]:
-        """Ask and tell everybody; those that could not be reached, and why."""
-        names = sorted(self._others())
-        problems = await asyncio.gather(*(self._exchange(name) for name in names))
-        return {name: problem for name, problem in zip(names, problems, strict=True) if problem}
+    async def compare(self) -> dict[Name, MemberFacts | NotAnswered]:
+        """Ask and tell everybody: who was asked, and what he says of himself, or why he does not."""
+        names = sorted(self.others())
+        answers = await asyncio.gather(*(self._exchange(name) for name in names))
+        return dict(zip(names, answers, strict=True))
 
-    def _others(self) -> set[Name]:
+    def others(self) -> set[Name]:
         ready = self.view.ready if self.view is not None else ()
         return (self._names | set(self._members) | set(ready)) - {self._peers.me}
 
@@ -187,22 +185,20 @@ class ExternalMembership:
                     self._members.pop(name, None)
                 self._events.member_gone(name)
 
-    async def _exchange(self, name: Name) -> str:
-        """Tell one member and hear it; why not, if it cannot be reached."""
+    async def _exchange(self, name: Name) -> MemberFacts | NotAnswered:
+        """Tell one member and hear it."""
         try:
-            async with asyncio.timeout(ANSWER_S):
-                told = await exchange(self._peers, name, LinkKind.VIEW, self._telling())
-                self._hear(name, told)
-                problem = ""
-        except FAULTS as error:
-            problem = why_not(error)
-        if not problem:
-            if self._problems.pop(name, None):
-                self._log.info("member reached", member=name)
-        elif self._problems.get(name) != problem:
-            self._problems[name] = problem
-            self._log.warning("member not reached", member=name, problem=problem)
-        return problem
+            told = await exchange(self._peers, name, LinkKind.VIEW, self._telling())
+        except NotAnswered as error:
+            problem = str(error)
+            if self._problems.get(name) != problem:
+                self._problems[name] = problem
+                self._log.warning("member not reached", member=name, problem=problem)
+            return error
+        self._hear(name, told)
+        if self._problems.pop(name, None):
+            self._log.info("member reached", member=name)
+        return told.member
 
     def compared(self, peer: Name) -> asyncio.BaseProtocol:
         """A member that has proven who it is wants to tell us what it knows."""
@@ -293,9 +289,10 @@ class ExternalMembership:
                 self._events.proposal_failed(view)
 
     async def _tell(self, before: View | None, view: View) -> None:
-        unreached = await self.compare()
+        answers = await self.compare()
+        unreached = {name for name, one in answers.items() if isinstance(one, NotAnswered)}
         left_out = set(before.ready if before is not None else ()) - set(view.ready) - {self._peers.me}
-        for name in sorted(left_out & set(unreached)):
+        for name in sorted(left_out & unreached):
             self._log.warning(
                 "left out and not told",
                 member=name,

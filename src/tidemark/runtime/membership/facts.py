@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tidemark.model.peers import Ends, Name, View
+from tidemark.model.peers import Ends, Name, Takeover, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,13 @@ class MemberFacts:
     """UUID of the cluster that its store belongs to; empty if to none."""
     durable: Ends = field(default_factory=Ends)
     epoch: int = 0
-    """In which its store was whole; 0 if never."""
+    """In which its store was whole and in line with a leader, the last time; 0 if never."""
     amqps: str = ""
     """Where clients reach it over TLS."""
+    table: tuple[Takeover, ...] = ()
+    """The histories that its store holds, newest first."""
+    failed: bool = False
+    """Its store has failed: it cannot lead before it is started again."""
 
 
 class Membership(Protocol):
@@ -96,6 +100,8 @@ def encode_member(facts: MemberFacts) -> str:
             "durable": [facts.durable.catalog, facts.durable.journal],
             "epoch": facts.epoch,
             "amqps": facts.amqps,
+            "table": [[row.history, row.first.catalog, row.first.journal] for row in facts.table],
+            "failed": facts.failed,
         }
     )
 
@@ -109,8 +115,20 @@ def decode_member(name: Name, text: str | bytes) -> MemberFacts:
     epoch = found.get("epoch", 0)
     if type(epoch) is not int or epoch < 0:
         raise ValueError(f"a member's epoch must be a number, not {epoch!r}")
-    peer, amqp, admin, cluster = (_text(found, key) for key in ("peer", "amqp", "admin", "cluster"))
-    return MemberFacts(name, peer, amqp, admin, cluster, Ends(*durable), epoch, _text(found, "amqps"))
+    rows, failed = found.get("table", []), found.get("failed", False)
+    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
+        raise ValueError(f"a member's table must have a history and two sequences in each row, not {rows!r}")
+    if type(failed) is not bool:
+        raise ValueError(f"a member's failed must be true or false, not {failed!r}")
+    table = tuple(Takeover(history, Ends(catalog, journal)) for history, catalog, journal in rows)
+    peer, amqp, admin, cluster, amqps = (
+        _text(found, key) for key in ("peer", "amqp", "admin", "cluster", "amqps")
+    )
+    return MemberFacts(name, peer, amqp, admin, cluster, Ends(*durable), epoch, amqps, table, failed)
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, list) and [type(one) for one in row] == [str, int, int]
 
 
 def _object(text: str | bytes, what: str) -> dict[str, Any]:

@@ -3,7 +3,8 @@
     VIEW      without etcd: members and views, both ways (`external.py`)
     SURVEY    with etcd: how far a member's store goes, asked before it is given up or passed over (`cluster/loss.py`)
 
-Both sides say the same kind of thing, as JSON behind its length. Whoever dials is the one who waits, and not for long.
+Both sides say the same kind of thing, as JSON behind its length. Whoever dials is the one who waits, and not for long. A
+process that takes the connection and says nothing is there all the same: it reads its store, stands still, or is busy.
 
 Invariant: what `encode_told` writes `decode_told` reads; anything else is a `ValueError`.
 """
@@ -34,12 +35,19 @@ from tidemark.wire.peer.handshake import NONCE_BYTES, Dialler, LinkKind
 
 ANSWER_S = 0.5
 """Longest that one member is waited for: so much longer takes a promotion, or going on without a member that hangs."""
-FAULTS = (OSError, PeerFault, PeerRefused, ValueError, asyncio.IncompleteReadError)
-"""How it fails when a member cannot be asked."""
 COUNTER_BITS = 32
 TOLD_BYTES_MAX = 1 << 18
 MEMBERS_MAX = 256
 HEAD = struct.Struct("<I")
+
+
+class NotAnswered(Exception):
+    """A member could not be asked, or did not answer."""
+
+    def __init__(self, why: str, *, there: bool) -> None:
+        """`there`: its process is."""
+        super().__init__(why)
+        self.there = there
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,7 @@ class Told:
     member: MemberFacts
     view: View | None
     others: tuple[MemberFacts, ...] = ()
-    """Members that it has heard of, so that a new one needs to know only one."""
+    """Members that it has heard of, so that a new one needs to know only one. Not what their stores hold."""
 
 
 def encode_told(told: Told) -> bytes:
@@ -57,7 +65,9 @@ def encode_told(told: Told) -> bytes:
         "name": told.member.name,
         "member": json.loads(encode_member(told.member)),
         "view": None if told.view is None else view_facts(told.view),
-        "others": {one.name: json.loads(encode_member(one)) for one in told.others[:MEMBERS_MAX]},
+        "others": {
+            one.name: json.loads(encode_member(replace(one, table=()))) for one in told.others[:MEMBERS_MAX]
+        },
     }
     body = json.dumps(words).encode()
     return HEAD.pack(len(body)) + body
@@ -96,38 +106,71 @@ def view_of(facts: Any) -> View:
 
 
 async def exchange(peers: Peers, name: Name, kind: LinkKind, told: Told) -> Told:
-    """Tell one member this and hear what it tells. Raises one of `FAULTS`."""
-    address = peers.addresses.get(name)
-    if address is None:
-        raise ValueError("its address is not known: see cluster.peers")
-    if peers.open_to_strangers and not is_loopback(address.host):
-        raise ValueError(f"{address} is not on this machine: set cluster.secret_file on every member")
-    tls = peers.tls.dialling if peers.tls else None
-    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
+    """Tell one member this and hear what it tells.
+
+    Raises:
+        NotAnswered: it could not be asked, or did not answer in time.
+    """
+    connected = False
     try:
-        nonce = os.urandom(NONCE_BYTES)
-        handshake = Dialler(peers.me, peers.cluster, peers.secret, nonce, name, kind=kind)
+        async with asyncio.timeout(ANSWER_S):
+            address = peers.addresses.get(name)
+            if address is None:
+                raise ValueError("its address is not known: see cluster.peers")
+            if peers.open_to_strangers and not is_loopback(address.host):
+                raise ValueError(f"{address} is not on this machine: set cluster.secret_file on every member")
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            connected = True
+            try:
+                return await _exchange(peers, name, kind, told, reader, writer)
+            finally:
+                writer.transport.abort()
+    except (OSError, PeerFault, PeerRefused, ValueError, asyncio.IncompleteReadError) as error:
+        raise NotAnswered(_why_not(error), there=connected and not _is_another(error, name)) from error
+
+
+async def _exchange(
+    peers: Peers,
+    name: Name,
+    kind: LinkKind,
+    told: Told,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> Told:
+    if peers.tls:
+        await writer.start_tls(peers.tls.dialling)
+    nonce = os.urandom(NONCE_BYTES)
+    handshake = Dialler(peers.me, peers.cluster, peers.secret, nonce, name, kind=kind)
+    writer.write(handshake.output())
+    while not handshake.done:
+        data = await reader.read(4096)
+        if not data:
+            raise ValueError("it closed the link")
+        if handshake.receive(data) < len(data):
+            raise ValueError("it spoke before it was asked")
         writer.write(handshake.output())
-        while not handshake.done:
-            data = await reader.read(4096)
-            if not data:
-                raise ValueError("it closed the link")
-            if handshake.receive(data) < len(data):
-                raise ValueError("it spoke before it was asked")
-            writer.write(handshake.output())
-        writer.write(encode_told(told))
-        [length] = HEAD.unpack(await reader.readexactly(HEAD.size))
-        if length > TOLD_BYTES_MAX:
-            raise ValueError(f"it tells {length} bytes, which is too much")
-        return decode_told(await reader.readexactly(length))
-    finally:
-        writer.transport.abort()
+    writer.write(encode_told(told))
+    [length] = HEAD.unpack(await reader.readexactly(HEAD.size))
+    if length > TOLD_BYTES_MAX:
+        raise ValueError(f"it tells {length} bytes, which is too much")
+    heard = decode_told(await reader.readexactly(length))
+    if heard.member.name != name:
+        raise ValueError(f"'{name}' calls itself '{heard.member.name}'")
+    return heard
 
 
-def why_not(error: BaseException) -> str:
-    """Why a member could not be asked."""
+def _is_another(error: BaseException, name: Name) -> bool:
+    """Whether something else than this member has its address now: another member, or no member at all."""
+    if isinstance(error, PeerRefused):
+        return error.reason.startswith("this is '") and error.reason.endswith(f"', not '{name}'")
+    return isinstance(error, PeerFault)
+
+
+def _why_not(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer in {ANSWER_S} s"
+    if isinstance(error, asyncio.IncompleteReadError):
+        return "it closed the link"
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
     return str(error)
