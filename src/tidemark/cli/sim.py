@@ -1,4 +1,5 @@
-"""`tidemark sim`: a whole cluster on virtual time, with everything going wrong that can. Nothing is written.
+"""`tidemark sim`: a whole cluster, or fronts over several groups, on virtual time, with everything going wrong that can. Nothing is
+written.
 
 With --seed one run is told and, if it breaks a promise, made shorter and told again. With --seeds many runs are made
 and only those that break a promise are named.
@@ -8,14 +9,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from tidemark.cli import CommandError
+
+if TYPE_CHECKING:
+    from tidemark.sim.cluster.planted import Plant
 
 
 class Shape(NamedTuple):
@@ -28,6 +32,7 @@ class Shape(NamedTuple):
     about: tuple[str, ...]
 
 
+MODES = ("alone", "standby", "chain", "fronts")
 BATCH = 10
 """Runs that a process is given at a time."""
 
@@ -37,11 +42,17 @@ def sim(
     seeds: Annotated[
         str | None, typer.Option(metavar="FROM:TO", help="Make these runs; name those that break a promise.")
     ] = None,
-    mode: Annotated[str, typer.Option(help="alone, standby or chain.")] = "standby",
+    mode: Annotated[
+        str, typer.Option(help="alone, standby, chain, or fronts over several groups.")
+    ] = "standby",
     nodes: Annotated[int, typer.Option(help="Members of the cluster.")] = 3,
     steps: Annotated[int, typer.Option(help="Pieces of work and faults in a run.")] = 150,
     work: Annotated[
-        str, typer.Option(help="Only this work: queues,transactions,wiring,keyed,bank,far,loose.")
+        str,
+        typer.Option(
+            help="Only this work: queues,transactions,wiring,keyed,bank,far,loose; of fronts: "
+            "spread,moved,tight,letters,keyed,churn,fresh."
+        ),
     ] = "",
     about: Annotated[str, typer.Option(help="Only these faults, e.g. kill,freeze,isolate.")] = "",
     plant: Annotated[str | None, typer.Option(help="Break the code on purpose: a name, or 'list'.")] = None,
@@ -50,33 +61,43 @@ def sim(
     quiet: Annotated[bool, typer.Option("--quiet", help="Of one run, tell only how it ends.")] = False,
 ) -> int:
     """Run a simulated cluster with faults, and check that every promise is kept."""
-    if mode not in ("alone", "standby", "chain"):
-        raise CommandError(f"--mode {mode!r} is none of alone, standby, chain", 2)
+    if mode not in MODES:
+        raise CommandError(f"--mode {mode!r} is none of {', '.join(MODES)}", 2)
     if not 1 <= nodes <= 7:
         raise CommandError("--nodes must be 1 to 7", 2)
     if plant == "list":
         return _list_plants()
     if plant is not None:
         _plant(plant)
-    shape = Shape(mode, nodes, steps, _words(work, "work"), _words(about, "about"))
+    shape = Shape(mode, nodes, steps, _words(work, "work", mode), _words(about, "about", mode))
     if seed is not None:
         return _one(seed, shape, shrink, quiet)
     first, last = _range(seeds or "0:100")
     return _many(first, last, shape, plant, jobs or os.cpu_count() or 1)
 
 
-def _words(text: str, option: str) -> tuple[str, ...]:
-    from tidemark.sim.cluster import faults, workloads
-
+def _words(text: str, option: str, mode: str) -> tuple[str, ...]:
     words = tuple(word for word in text.split(",") if word)
-    if option == "work":
-        known = sorted(workloads.WORKLOADS | workloads.ASKED_FOR)
-    else:
-        known = sorted(faults.CLUSTER_FAULTS | faults.ASKED_FOR)
+    known = sorted(_known(mode)[option])
     for word in words:
         if word not in known:
             raise CommandError(f"--{option}: {word!r} is none of {', '.join(known)}", 2)
     return words
+
+
+def _known(mode: str) -> dict[str, Collection[str]]:
+    """The kinds of work and the faults of a mode."""
+    if mode == "fronts":
+        from tidemark.sim.fronts.faults import ASKED_FOR, FAULTS
+        from tidemark.sim.fronts.work import WORK
+
+        return {"work": WORK, "about": FAULTS | ASKED_FOR}
+    from tidemark.sim.cluster import faults, workloads
+
+    return {
+        "work": workloads.WORKLOADS | workloads.ASKED_FOR,
+        "about": faults.CLUSTER_FAULTS | faults.ASKED_FOR,
+    }
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -86,20 +107,24 @@ def _range(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _list_plants() -> int:
-    from tidemark.sim.cluster.planted import PLANTED
+def _plants() -> dict[str, Plant]:
+    from tidemark.sim.cluster import planted
+    from tidemark.sim.fronts import planted as of_fronts
 
-    for name, plant in PLANTED.items():
+    return planted.PLANTED | of_fronts.PLANTED
+
+
+def _list_plants() -> int:
+    for name, plant in _plants().items():
         print(f"{name:<28} {plant.mode:<8} within {plant.seeds:>4} runs  {plant.about}")
     return 0
 
 
 def _plant(name: str) -> None:
-    from tidemark.sim.cluster.planted import PLANTED
-
-    if name not in PLANTED:
+    plants = _plants()
+    if name not in plants:
         raise CommandError(f"--plant {name!r} is not known; 'list' shows what is", 2)
-    PLANTED[name].plant(setattr)
+    plants[name].plant(setattr)
 
 
 def _one(seed: int, shape: Shape, shrinks: bool, quiet: bool) -> int:

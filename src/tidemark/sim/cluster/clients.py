@@ -73,8 +73,10 @@ class Client:
 
     def connect(self) -> None:
         if self.end is None and not self.leaving:
-            address = self.world.addresses[self._at % len(self.world.addresses)]
-            self.end = self.world.network.dial(self.kind, self.name, self, address)
+            addresses = self.world.addresses_for(self.name)
+            self.end = self.world.network.dial(
+                self.kind, self.name, self, addresses[self._at % len(addresses)]
+            )
 
     def link_up(self, end: End) -> None:
         if end is not self.end:

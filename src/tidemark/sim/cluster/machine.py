@@ -26,6 +26,7 @@ from tidemark.sim.cluster.direct import Direct
 from tidemark.sim.cluster.disk import TimedDisk
 from tidemark.sim.cluster.etcd import Agent
 from tidemark.sim.cluster.network import CLIENT, PEER, End, Link
+from tidemark.sim.cluster.process import Process
 from tidemark.sim.store import BrokenPromise
 
 if TYPE_CHECKING:
@@ -64,13 +65,13 @@ class Shell:
         """There is more to read when the front end wants to."""
 
 
-class Machine:
+class Machine(Process):
     """Fits `member.MemberOutside`, `network.Party` and `etcd.Told`."""
 
     def __init__(self, world: World, name: Name) -> None:
+        super().__init__(world.timeline)
         self.world = world
         self.name = name
-        self.timeline = world.timeline
         self.network = world.network
         self.dice = Random(f"{world.seed} {name}")
         self.clock = MemberClock(
@@ -79,9 +80,7 @@ class Machine:
         self.disk = TimedDisk(self.timeline, self.dice)
         self.member: Any = None
         """None: no process runs."""
-        self.life = 0
         self.powered = True
-        self.frozen = False
         self.stopping = False
         self.may_fail = False
         """Its disk was told to fail: the store may complain."""
@@ -93,7 +92,6 @@ class Machine:
         self.readers: dict[Name, End] = {}
         """Links that others have dialled to read from us."""
         self.shells: dict[Any, Shell] = {}
-        self._held: list[Callable[[], None]] = []
         self._turn_due = False
         self._touched: list[Shell] = []
         self._back_off_us = BACK_OFF_US[0]
@@ -125,7 +123,7 @@ class Machine:
         self.network.dark.discard(self.name)
         self.stopping = False
         self._quit = None
-        self.disk.ring = self._in_this_life(self._disk_news)
+        self.disk.ring = self.in_this_life(self._disk_news)
         apart = SimApart(self.disk, self.dice)
         self.member = self.world.new_member(self, apart)
         try:
@@ -167,9 +165,7 @@ class Machine:
             return
         self.world.before_death(self)
         self.member = None
-        self.life += 1
-        self.frozen = False
-        self._held.clear()
+        self.end_life()
         self._turn_due = False
         self._touched.clear()
         self._wake_ticks = self._wake_ms = NEVER_MS
@@ -252,28 +248,6 @@ class Machine:
         self.world.say(self.name, "has stopped")
         self.die(power=False)
 
-    def freeze(self) -> None:
-        if self.member is not None and not self.frozen:
-            self.frozen = True
-
-    def thaw(self) -> None:
-        """The process runs on: what came meanwhile is there at once, and its timers are all overdue."""
-        if not self.frozen:
-            return
-        self.frozen = False
-        held, self._held = self._held, []
-        life = self.life
-        for action in held:
-            if self.life == life:
-                self._run(action)
-
-    def post(self, action: Callable[[], None]) -> None:
-        """Something happens to the process: now, or when it runs again."""
-        if self.frozen:
-            self._held.append(action)
-        elif self.member is not None:
-            self._run(action)
-
     def _run(self, action: Callable[[], None]) -> None:
         action()
         if self._quit is not None and self.member is not None:
@@ -284,18 +258,6 @@ class Machine:
                 self.stop()
             else:
                 self._over(last_word)
-
-    def _in_this_life(self, action: Callable[[], None]) -> Callable[[], None]:
-        life = self.life
-
-        def act() -> None:
-            if self.life == life:
-                self.post(action)
-
-        return act
-
-    def later(self, delay_us: int, action: Callable[[], None]) -> None:
-        self.timeline.after(delay_us, self._in_this_life(action))
 
     # A turn ------------------------------------------------------------------------------------------------------
 

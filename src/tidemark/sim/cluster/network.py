@@ -111,7 +111,7 @@ class Way:
 
     def put(self, item: Any, size: int) -> None:
         network = self.link.network
-        arrives = network.arrival_us(self.source.name, self.target.name)
+        arrives = network.arrival_us(self.link.kind, self.source.name, self.target.name)
         self._queue.append((arrives, item, size))
         self.bytes += size
         if (
@@ -209,17 +209,17 @@ class Network:
         """Machines without power: they do not even refuse."""
         self.repeats = 0.0
         """How likely it is that something between members comes twice."""
-        self._arrivals: dict[tuple[str, str], int] = {}
+        self._arrivals: dict[tuple[str, str, str], int] = {}
         self._doors: dict[tuple[str, str], Callable[[Link], None]] = {}
 
     def delay_us(self, source: str, target: str) -> int:
         delay_us = 60 + int(self.dice.random() * 300)
         return delay_us * self.slow.get((source, target), 1)
 
-    def arrival_us(self, source: str, target: str) -> int:
-        """When what leaves now is there. Nothing overtakes what left before between the same two, on whatever link:
-        what a client sent and gave up does not come behind what it sent instead."""
-        way = source, target
+    def arrival_us(self, kind: str, source: str, target: str) -> int:
+        """When what leaves now is there. Nothing overtakes what left before between the same two, on whatever link of
+        the same kind: what a client sent and gave up does not come behind what it sent instead."""
+        way = kind, source, target
         arrives = self.timeline.now_us + self.delay_us(source, target)
         arrives = self._arrivals[way] = max(arrives, self._arrivals.get(way, 0))
         return arrives
@@ -240,7 +240,9 @@ class Network:
         """Try to reach `far`. The party hears `link_up` or `link_lost`."""
         link = Link(self, kind, (name, party), (far, NOBODY))
         near = link.ends[0]
-        self.timeline.after(self.arrival_us(name, far) - self.timeline.now_us, lambda: self._knock(link))
+        self.timeline.after(
+            self.arrival_us(kind, name, far) - self.timeline.now_us, lambda: self._knock(link)
+        )
         self.timeline.after(DIAL_PATIENCE_US, lambda: self._give_up(link))
         return near
 

@@ -343,7 +343,7 @@ PLANTED: dict[str, Plant] = {
     "early-compaction": Plant(
         "what is not complete is compacted",
         compacts_what_is_not_complete,
-        60,
+        120,
         work=("queues",),
         faults=("kill", "isolate", "lose_power"),
     ),

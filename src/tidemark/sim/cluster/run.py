@@ -10,9 +10,10 @@ Invariant: a run is a function of its seed, mode, size and plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any, Final
 
 from tidemark.errors import TidemarkError
 from tidemark.sim.cluster import faults, workloads
@@ -24,6 +25,8 @@ STEPS = 150
 SETTLE_US = 60_000_000
 """So long after the end of all faults everything must be well."""
 FAULT = "fault"
+FRONTS: Final = "fronts"
+"""The mode that `sim/fronts` runs: fronts over several groups, each of which is a node alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,9 @@ class Step:
 
 
 class Run:
+    themes = faults.THEMES
+    settle_us = SETTLE_US
+
     def __init__(
         self,
         seed: int,
@@ -53,17 +59,27 @@ class Run:
     ) -> None:
         """`work`: only these kinds of work; `about`: only these faults, and many of them."""
         self.seed = seed
-        self.world = World(seed, mode, nodes, tell)
-        self.checker = Checker(self.world)
-        self.work = workloads.choose(self.world, work)
+        self.world: World
+        self.checker: Any
+        self.work: dict[str, Any]
+        self._assemble(mode, nodes, tell, work)
         self._about = about
         self.plan = list(plan) if plan is not None else self._plan(steps)
+
+    def _assemble(self, mode: str, nodes: int, tell: Say | None, work: Sequence[str]) -> None:
+        self.world = World(self.seed, mode, nodes, tell)
+        self.checker = Checker(self.world)
+        self.work = workloads.choose(self.world, work)
+
+    def _faults(self, about: Sequence[str]) -> Mapping[str, tuple[int, Callable[[Any, Random], None]]]:
+        """What can go wrong in a run that is about these."""
+        return faults.faults(self.world.mode, about)
 
     def _plan(self, steps: int) -> list[Step]:
         dice = Random(f"{self.seed} plan")
         rate = dice.choice((0.0, 0.03, 0.07, 0.07, 0.15))
-        known = faults.faults(self.world.mode, self._about)
-        theme, gap_us = dice.choice(faults.THEMES)
+        known = self._faults(self._about)
+        theme, gap_us = dice.choice(self.themes)
         if self._about:
             rate, theme, gap_us = 0.07, tuple(self._about), 60_000
         some = sorted(known.keys() & set(theme)) or dice.sample(
@@ -92,13 +108,12 @@ class Run:
     def run(self) -> None:
         """Raises BrokenPromise, or whatever broke."""
         world = self.world
-        for machine in world.machines.values():
-            faults.start_later(machine, machine.dice.randrange(20_000))
+        self._start()
         for step in self.plan:
             world.timeline.after(step.at_us, self._step(step))
         world.timeline.run_until(self.plan[-1].at_us + 1 if self.plan else 0)
         world.say("", "the faults are over")
-        faults.heal(world)
+        self._heal()
         self._settle(self._quiet, "")
         for workload in self.work.values():
             workload.leave()
@@ -106,6 +121,13 @@ class Run:
         self.checker.look_at_end(self.work)
         for _ in range(0 if world.mode == ALONE else world.dice.choice((0, 0, 1, 2))):
             self._change_leader()
+
+    def _start(self) -> None:
+        for machine in self.world.machines.values():
+            faults.start_later(machine, machine.dice.randrange(20_000))
+
+    def _heal(self) -> None:
+        faults.heal(self.world)
 
     def _change_leader(self) -> None:
         """Whoever leads next has all of it, too."""
@@ -122,7 +144,7 @@ class Run:
             dice = Random(step.number)
             if step.kind == FAULT:
                 self.world.count(step.what)
-                faults.faults(self.world.mode, (step.what,))[step.what][1](self.world, dice)
+                self._faults((step.what,))[step.what][1](self.world, dice)
             else:
                 self.work[step.kind].actions[step.what][1](dice)
 
@@ -130,7 +152,7 @@ class Run:
 
     def _settle(self, quiet: Callable[[], str | None], when: str) -> None:
         timeline = self.world.timeline
-        end_us = timeline.now_us + SETTLE_US
+        end_us = timeline.now_us + self.settle_us
         calm = 0
         problem = quiet()
         while timeline.now_us < end_us:
@@ -139,11 +161,11 @@ class Run:
             calm = 0 if problem else calm + 1
             if calm == 3:
                 return
-        raise BrokenPromise(f"{SETTLE_US // 1_000_000} s after the last fault{when}: {problem}")
+        raise BrokenPromise(f"{self.settle_us // 1_000_000} s after the last fault{when}: {problem}")
 
     def _quiet(self) -> str | None:
         """What is not yet as it must be; None: all is well."""
-        problem = self.checker.unready()
+        problem: str | None = self.checker.unready()
         if problem is not None:
             return problem
         for workload in self.work.values():
@@ -151,6 +173,24 @@ class Run:
             if problem is not None:
                 return str(problem)
         return None
+
+
+def new_run(
+    seed: int,
+    mode: str,
+    nodes: int,
+    steps: int = STEPS,
+    tell: Say | None = None,
+    plan: Sequence[Step] | None = None,
+    work: Sequence[str] = (),
+    about: Sequence[str] = (),
+) -> Run:
+    """A run that has not begun."""
+    if mode != FRONTS:
+        return Run(seed, mode, 1 if mode == ALONE else nodes, steps, tell, plan, work, about)
+    from tidemark.sim.fronts.run import FrontsRun
+
+    return FrontsRun(seed, mode, nodes, steps, tell, plan, work, about)
 
 
 def run_seed(
@@ -170,13 +210,13 @@ def run_seed(
     """
     run = None
     try:
-        run = Run(seed, mode, 1 if mode == ALONE else nodes, steps, tell, plan, work, about)
+        run = new_run(seed, mode, nodes, steps, tell, plan, work, about)
         run.run()
     except (AssertionError, TidemarkError, ValueError, LookupError, TypeError, AttributeError) as problem:
         at = f" at {run.world.timeline.now_us / 1e6:.4f} s" if run is not None else ""
         text = str(problem) if isinstance(problem, BrokenPromise) else f"{type(problem).__name__}: {problem}"
         extra = "" if steps == STEPS else f" --steps {steps}"
-        extra += "" if nodes == 3 or mode == ALONE else f" --nodes {nodes}"
+        extra += "" if nodes == 3 or mode in (ALONE, FRONTS) else f" --nodes {nodes}"
         extra += f" --work {','.join(work)}" if work else ""
         extra += f" --about {','.join(about)}" if about else ""
         raise BrokenPromise(

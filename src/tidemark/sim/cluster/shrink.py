@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.sim.cluster.run import STEPS, Run, Step, run_seed
-from tidemark.sim.cluster.world import ALONE
+from tidemark.sim.cluster.run import STEPS, Step, new_run, run_seed
 from tidemark.sim.store import BrokenPromise
 
 RUNS_MAX = 200
@@ -21,7 +20,7 @@ RUNS_MAX = 200
 def plan_of(
     seed: int, mode: str, nodes: int, steps: int = STEPS, work: Sequence[str] = (), about: Sequence[str] = ()
 ) -> list[Step]:
-    return Run(seed, mode, 1 if mode == ALONE else nodes, steps, work=work, about=about).plan
+    return new_run(seed, mode, nodes, steps, work=work, about=about).plan
 
 
 def shrink(

@@ -67,11 +67,19 @@ class Publisher(AmqpClient):
         for number in numbers:
             name = b"%s/%d/%d" % (self.name.encode(), number, self.attempt)
             body = name + b" " + bytes((number * 7 & 255,)) * self.unconfirmed[number]
-            self.books.sent(self.queues, name, body)
+            self.books.sent(self.queues_of(number), name, body)
             self._tag += 1
             self._tags[self._tag] = number, name
-            messages.append((self._exchange, self._key, body))
+            messages.append((self._exchange, self.key_of(number), body))
         self.publish(messages)
+
+    def key_of(self, number: int) -> str:  # noqa: ARG002
+        """The routing key of a message."""
+        return self._key
+
+    def queues_of(self, number: int) -> tuple[str, ...]:  # noqa: ARG002
+        """Where it goes."""
+        return self.queues
 
     def on(self, method: Any) -> None:
         if isinstance(method, methods.BasicAck):
@@ -83,7 +91,7 @@ class Publisher(AmqpClient):
             for tag in tags:
                 number, name = self._tags.pop(tag)
                 self.unconfirmed.pop(number, None)
-                self.books.confirmed(self.queues, name)
+                self.books.confirmed(self.queues_of(number), name)
         elif isinstance(method, methods.BasicNack):
             self.abandon()
 

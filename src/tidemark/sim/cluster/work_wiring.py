@@ -56,7 +56,7 @@ class Wirer(AmqpClient):
         match kind:
             case "declare":
                 self.there[name].tried(True)
-                self.say(methods.QueueDeclare(queue=name, durable=True))
+                self.say(self.declaration(name))
             case "delete":
                 self.there[name].tried(False)
                 self.bound[name].tried(False)
@@ -78,6 +78,9 @@ class Wirer(AmqpClient):
             case _:
                 return
         self._request = kind, name
+
+    def declaration(self, name: str) -> Method:
+        return methods.QueueDeclare(queue=name, durable=True)
 
     def refused(self, close: methods.ChannelClose) -> None:
         if self._request is not None and self._request[0] in ("bind", "fill", "look"):

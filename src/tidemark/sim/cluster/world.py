@@ -153,6 +153,10 @@ class World:
                 return max(self.told_complete, int(machine.member._complete.journal))
         return self.told_complete
 
+    def addresses_for(self, client: Name) -> tuple[Name, ...]:  # noqa: ARG002
+        """Where this client connects, one after the other."""
+        return self.addresses
+
     # For all --------------------------------------------------------------------------------------------------------
 
     def say(self, who: str, what: str, *facts: object) -> None:
