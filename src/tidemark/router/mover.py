@@ -164,7 +164,8 @@ class Part:
     """The group has said that it does not have the queue: a confirm that follows means nothing."""
     done: bool = False
     alone: bool = False
-    """It was one of several on their way when the channel was closed: it is published when no other is, to see which it was."""
+    """It was one of several on their way when the channel was closed, or its queue refuses messages: it is published when no
+    other is, to see which it was."""
 
     @property
     def gone(self) -> bool:
@@ -245,6 +246,8 @@ class Mover:
         self._sources: dict[Place, Source] = {}
         self._targets: dict[Place, Target] = {}
         self._problems: dict[tuple[str, str, str], str] = {}
+        self.refusing: set[tuple[Place, str]] = set()
+        """Queues that have refused something, and taken nothing since: what is behind it is not sent in vain, again and again."""
         self._stopped = False
 
     def told(self, group: str, vhost: str, queue: str) -> None:
@@ -668,11 +671,13 @@ class Target(End):
         for part in lane.done():
             if not part.gone:
                 lane.tries = 0
+                self.mover.refusing.discard((self.place, lane.queue))
                 self.mover.confirmed(part)
         self._ready.pop(lane, None)
         self._doubtful.pop(lane, None)
         first = lane.first
         if first is not None:
+            first.alone = first.alone or (self.place, lane.queue) in self.mover.refusing
             (self._doubtful if first.alone else self._ready)[lane] = None
         elif not lane.parts and self._lanes.get(lane.queue) is lane:
             del self._lanes[lane.queue]
@@ -748,6 +753,7 @@ class Target(End):
                     self.mover.note_refused(
                         part, f"queue '{part.queue}' in group '{self.place[0]}' refuses them"
                     )
+                    self.mover.refusing.add((self.place, lane.queue))
                     self._rest(lane)
                 self._go_on()
             case BasicReturn(reply_code=code, reply_text=queue) if code == NOT_FOUND:

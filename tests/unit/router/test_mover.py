@@ -632,6 +632,24 @@ def test_what_found_its_queue_missing_is_not_acknowledged_whatever_else_is_refus
     assert newest(keyed.fast) == b"newer" and queue.ready + queue.acquired == 0
 
 
+def test_what_is_behind_a_message_that_is_refused_for_good_is_not_sent_again_and_again(
+    moving: Moving,
+) -> None:
+    limits = {"x-max-length-bytes": 1000, "x-overflow": "reject-publish"}
+    moving.declare("q")
+    moving.fast.broker.delete_queue(moving.fast.broker.vhosts["/"].queues["q"])
+    moving.fast.broker.create_queue(QueueSpec("/", "q", durable=True, arguments=ELSEWHERE | limits))
+    at_main(moving, "q", bytes(2000), *(b"%d" % number for number in range(5)))
+
+    found = []
+    for _ in range(10):
+        moving.pass_s(60)
+        found += bodies(moving.fast, "q")
+
+    assert sorted(found) == [b"%d" % number for number in range(5)]
+    assert moving.mover.moved == 0, "they are where they were"
+
+
 def test_a_queue_that_refuses_some_gets_them_in_order_and_holds_up_no_other(moving: Moving) -> None:
     limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
     moving.declare("q", "other")
