@@ -282,10 +282,15 @@ class FrontServer:
     def _led(self, group: str, leader: Name) -> None:
         """This member leads a group. One that led before may hang: nobody is left with it, or on the way to it."""
         self._at()
-        self.members[group].sort(key=lambda member: member.name != leader)
         for link, one in list(self._sockets.items()):
-            if isinstance(link, Link | StreamLink) and link.group == group and one.member != leader:
+            if (
+                isinstance(link, Link | StreamLink)
+                and link.group == group
+                and one.member != leader
+                and not link.closed
+            ):
                 link.lose(f"{leader} leads now")
+        self.members[group].sort(key=lambda member: member.name != leader)
         for link, task in list(self._dials.items()):
             if link.group == group:
                 task.cancel()

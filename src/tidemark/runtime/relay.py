@@ -139,7 +139,7 @@ class Near(asyncio.Protocol):
         deadline_s = loop.time() + WAIT_S
         client = peer_info(self.transport)
         problem = "no member leads"
-        while not server.serving and loop.time() < deadline_s:
+        while not self.closed and not server.serving and loop.time() < deadline_s:
             leader = server.elsewhere()
             if leader is not None:
                 try:
@@ -152,6 +152,8 @@ class Near(asyncio.Protocol):
                     continue
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(server.role_changed.wait(), RETRY_S)
+        if self.closed:
+            return
         if not server.serving:
             server.log.warning("client not passed on", client=str(client), problem=problem)
         self._server.relays.discard(self)
@@ -162,10 +164,13 @@ class Near(asyncio.Protocol):
         """Raises NotTaken, Replaced."""
         self._dialling = leader
         self._dial = asyncio.get_running_loop().create_task(dialled(self._server.peers, leader, client, self))
+        dial = self._dial
         try:
-            return await self._dial
+            return await dial
         except asyncio.CancelledError:
-            if self._dialling is not None:
+            if dial.done() and not dial.cancelled() and dial.exception() is None:
+                dial.result().transport.abort()
+            if self._dialling is not None or self.closed:
                 raise  # the client has gone
             raise Replaced from None
         finally:
@@ -173,7 +178,7 @@ class Near(asyncio.Protocol):
 
     def _taken(self, leader: Name, far: Far) -> None:
         """Raises NotTaken, Replaced."""
-        if self._server.elsewhere() != leader:
+        if self.closed or self._server.elsewhere() != leader:
             far.transport.abort()
             raise Replaced
         if far.closed:

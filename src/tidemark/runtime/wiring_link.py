@@ -49,7 +49,7 @@ from tidemark.wire.peer.wiring import (
 
 PING = encode(Ping())
 AGAIN_S = 0.5
-"""Longest handshake with a member that has just been silent."""
+"""Longest handshake with a member that has just been silent, at first."""
 
 
 class WiringLink:
@@ -102,7 +102,7 @@ class WiringLink:
         self._log.error("unexpected exception", where="fresh wiring", error=error)
 
     async def _run(self) -> None:
-        pause_s = PAUSE_S_MIN
+        pause_s, again_s = PAUSE_S_MIN, AGAIN_S
         told: Elsewhere | None = None
         silent: Name = ""
         while True:
@@ -112,11 +112,11 @@ class WiringLink:
                 names = [told.leader, *(name for name in names if name != told.leader)]
                 told = None
             for name in names:
-                link = await self._try(name, AGAIN_S if name == silent else OPENING_S)
+                link = await self._try(name, again_s if name == silent else OPENING_S)
                 if link is not None and link.silent:
                     silent = name
                 if link is not None and link.was_up:
-                    pause_s = PAUSE_S_MIN
+                    pause_s, again_s = PAUSE_S_MIN, AGAIN_S
                     break
                 if (
                     link is not None
@@ -125,6 +125,11 @@ class WiringLink:
                 ):
                     told = link.elsewhere
                     break
+            else:
+                # Nobody knew better: it gets more time, and in the end as much as any.
+                again_s *= 2
+                if again_s >= OPENING_S:
+                    silent, again_s = "", AGAIN_S
             await asyncio.sleep(pause_s)
             pause_s = min(PAUSE_S_MAX, 2 * pause_s)
 
