@@ -147,8 +147,8 @@ def drop(
 def refill(context: typer.Context, wait: Wait = 30, timeout: Timeout = 5, as_json: Json = False) -> int:
     """Have a member that follows empty its store and copy everything from the leader again.
 
-    For one that differs from the leader, or whose log is damaged. Until it is ready again the others have one copy less;
-    of two members, only the leader has one.
+    For one that differs from the leader, or whose log is damaged. It leaves first: its store goes when the others go on
+    without it. Until it is ready again they have one copy less; of two members, only the leader has one.
     """
     api = _api(context, timeout)
     return _do(api, "refill", "", wait, lambda seen: seen["state"] == "ready", "ready", as_json=as_json)

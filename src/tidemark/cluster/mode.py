@@ -323,6 +323,11 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
+class Reread:
+    """Read the store anew from its logs alone, and report `Stored`, `Durable`. Links are closed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Propose:
     """Write this view, if the one that it was derived from is still there (`view.revision`)."""
 
@@ -376,6 +381,7 @@ Effect = (
     | Unfence
     | Drain
     | Rewind
+    | Reread
     | Reset
     | Propose
     | Became

@@ -41,12 +41,14 @@ class Progress:
     def forget(self, member: Name) -> None:
         self._has.pop(member, None)
 
+    def reached(self, durable: Ends) -> Ends:
+        """What all that are required have, when the leader's own disk is that far."""
+        for member in self.required:
+            durable = durable.least(self.has(member))
+        return durable
+
     def advance(self, durable: Ends) -> Ends:
         """What is complete when the leader's own disk is that far."""
-        if self.held:
-            return self.complete
-        reached = durable
-        for member in self.required:
-            reached = reached.least(self.has(member))
-        self.complete = self.complete.most(reached)
+        if not self.held:
+            self.complete = self.complete.most(self.reached(durable))
         return self.complete

@@ -220,7 +220,8 @@ class Reign:
             if watch.linked and self.paces[name].is_slow(self.now, self._owed_ms(watch))
         }
         first = [name for name in slow if self.watches[name].source not in slow]
-        if len(first) == 1 and set(self.watches) - set(late) - set(first):
+        left = set(self.watches) - set(late) - set(first)
+        if len(first) == 1 and left and len(left) + 1 >= self.config.copies_min:
             self.slow.update(first)
 
     def over_budget(self) -> dict[Name, float]:
@@ -270,7 +271,7 @@ class Reign:
             # It was too slow before: it must be well within the budget now.
             wait = min(SLOW_MS_MAX, SLOW_MS << min(record.slow_times - 1, 16))
             reach = min(reach, self.config.ack_budget_ms // 2)
-        if self.now < record.at + wait:
+        if self.now < record.at + wait and not self.progress.held:
             return record.at + wait
         if self.now - candidate.since <= reach or has.covers(own):
             candidate.guarded_at = self.now

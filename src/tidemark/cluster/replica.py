@@ -60,6 +60,7 @@ from tidemark.cluster.mode import (
     PeerUp,
     ProposalFailed,
     Quit,
+    Reread,
     Reset,
     Rewind,
     Send,
@@ -140,6 +141,8 @@ class Replica:
         self._known = False
         self._cluster = ""
         self._whole = False
+        self._refilling = False
+        """An operator wants the store emptied and filled again."""
         # Members and views.
         self._view_read = False
         self._view_gone = False
@@ -337,7 +340,9 @@ class Replica:
         self._succession.new_epoch(self._now)
         led, self._reign = self._reign is not None, None
         self._fenced = False
-        if view.leader == self.me and view.history in self._proposals.histories and not led:
+        # Its store may have been emptied since it proposed this.
+        sound = self._whole or before is None or view.accepted == view.epoch
+        if view.leader == self.me and view.history in self._proposals.histories and not led and sound:
             self._take_the_lead(view, before)
             return
         if self.state is not State.JOINING:
@@ -351,6 +356,7 @@ class Replica:
             self._source.hello_wanted = True
 
     def _take_the_lead(self, view: View, before: View | None) -> None:
+        self._refilling = False
         accepted = self._forsaken(view)
         given_up: tuple[Name, ...] = ()
         if accepted:
@@ -382,7 +388,7 @@ class Replica:
         """Turn to whom the view says that this member reads from."""
         view = self.view
         source: Name | None = None
-        if view is not None and view.leader != self.me and self._reign is None:
+        if view is not None and view.leader != self.me and self._reign is None and not self._refilling:
             if self.me in view.ready:
                 known = self._whole or self._source.vouched
                 source = self._topology.source(view, self.me) if known else view.leader
@@ -669,6 +675,11 @@ class Replica:
         self._completed = self._completed.most(reign.progress.complete)
         if self.state is State.RECOVERING and self._begun(reign):
             self._become(State.ACTIVE, "all that must answer have")
+        elif self.state is State.RECOVERING and reign.progress.held:
+            self._explain(
+                f"{len(reign.view.ready)} of the {self._config.copies_min} members that must have a copy are ready "
+                "(cluster.copies_min)"
+            )
         asked = self._change_ready(reign)
         return min((at for at in (wake, asked, self._lease_until) if at is not None), default=None)
 
@@ -733,6 +744,13 @@ class Replica:
     def _consider_leading(self) -> int | None:
         if not self._view_read or self._closing is not None:
             return None
+        if (
+            self._refilling
+            and self.view is not None
+            and self.me not in self.view.ready
+            and not self._proposals.undecided
+        ):
+            self._begin_refill()
         if self._config.provider == "external":
             self._await_promotion()
             return None
@@ -741,7 +759,7 @@ class Replica:
             return None
         if view is None:
             return self._consider_founding()
-        if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
+        if self.me not in view.ready or not self._whole or self.state is State.CATCHUP or self._refilling:
             if self.me == view.leader:
                 return self._abdicate(view)
             self._await_leader(view)
@@ -1004,13 +1022,20 @@ class Replica:
         return Answer(True, f"the cluster goes on without {member}; it comes back when it connects anew")
 
     def _refill(self) -> Answer:
-        """Have the store of this member emptied and filled again by its source."""
+        """Have the store of this member emptied and filled again: as soon as nobody counts on it any more."""
         view = self.view
-        if view is None or self._source.name is None or not self._source.linked:
+        if view is None or view.leader == self.me or self._reign is not None:
             return Answer(False, f"{self.me} has nobody to be filled by: it is {self.state}, {self._why}")
-        self._step_back("its store is emptied")
+        self._refilling = True
+        self._step_back("its store is to be emptied, when the others go on without it")
+        self._aim()
+        return Answer(True, f"{self.me} leaves, empties its store and is filled again by the others")
+
+    def _begin_refill(self) -> None:
+        """The view is without this member: its store may go."""
+        self._refilling = False
         self._begin_anew(Ends(), False)
-        return Answer(True, f"{self.me} empties its store and is filled again by {self._source.name}")
+        self._aim()
 
     def _reread(self) -> Answer:
         """Have this member read its own store anew."""
@@ -1018,7 +1043,7 @@ class Replica:
             return Answer(False, f"{self.me} is {self.state}")
         self._step_back("its store is read again")
         self._cut()
-        self._out.append(Rewind(self._facts.ends))
+        self._out.append(Reread())
         return Answer(True, f"{self.me} reads its store again")
 
     def _step_back(self, why: str) -> None:
@@ -1041,7 +1066,7 @@ class Replica:
         if self._closing_since is None:
             ends = self._facts.ends
             if self._reign is not None:
-                if not self._reign.progress.complete.covers(ends):
+                if not self._reign.progress.reached(self._facts.durable).covers(ends):
                     return None
                 self._closing = ends
             elif not self._facts.durable.covers(self._closing):

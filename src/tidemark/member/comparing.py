@@ -6,10 +6,13 @@ the leader says what its queues and streams hold at a place of the logs, some of
 looks at its own when its logs end at that very place.
 
     leader: memory is what the logs say, up to `at` ──Compare(at, censuses)──► follower: at `at`? the same?
-                                                                              └─► its own readers are told, too
+                                                                               └─► its own readers are told, too
 
 `Compare` goes down the same links as the frames, so it is there before anything behind `at` is. One that cannot be
-answered is let go of: the next round has all of it again.
+answered is let go of: the next round has all of it again. What records end in a stream, followers end when it is
+complete: streams are compared in moments in which all is.
+
+A difference counts when it is seen a second time: what happens only now and then in passing is nothing to act upon.
 
 Invariant: nothing is compared unless both logs end at the place of which the censuses are.
 """
@@ -29,44 +32,48 @@ PART_MS = 1000
 """From one part of a round to the next."""
 NUMBER_MAX = (1 << 32) - 1
 WAITING_MAX = 16
+TIMES = 2
+"""A difference that was seen so often in a row is one."""
 
 
 class Counted(Protocol):
     """A queue or a stream."""
 
-    number: int
+    keeps: bool
+    """It is a stream."""
 
     def census(self) -> tuple[int, int]: ...
 
 
-class Comparing:
-    def __init__(self, every_s: int) -> None:
+Targets = Iterable[tuple[int, Counted]]
+"""By their numbers."""
+
+
+class Round:
+    """At the leader: all queues or all streams, one part after the other, again and again."""
+
+    def __init__(self, every_s: int, streams: bool) -> None:
+        self.streams = streams
         self._every_ms = every_s * 1000
         self._due_ms: int | None = None
         self._next = 0
-        """The queues from this number on are still to come in this round."""
-        self._waiting: deque[Compare] = deque(maxlen=WAITING_MAX)
-        self.compared = 0
-        """How many queues and streams were looked at here since the start."""
-        self.differing: dict[int, tuple[Census, Census]] = {}
-        """By the number of a queue: what the leader has, and what is here."""
-
-    # At the leader ----------------------------------------------------------------------------------------------
+        """Those from this number on are still to come."""
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it is time for the next part. The first round begins a while after the member has begun to lead."""
+        """Whether it is time for the next part. The first comes a while after the member has begun to lead."""
         if not self._every_ms:
             return False
         if self._due_ms is None:
             self._due_ms = now_ms + self._every_ms
         return now_ms >= self._due_ms
 
-    def next_part(self, epoch: int, at: Ends, targets: Iterable[tuple[int, Counted]], now_ms: int) -> Compare:
-        """What the next queues of the round hold, now that the logs end at `at`."""
+    def next_part(self, epoch: int, at: Ends, targets: Targets, now_ms: int) -> Compare:
+        """What the next ones hold, now that the logs end at `at`."""
         first, last = self._next, NUMBER_MAX
         found: list[Census] = []
         entries = 0
-        for number, target in sorted(one for one in targets if one[0] >= first):
+        ahead = (one for one in targets if one[0] >= first and one[1].keeps == self.streams)
+        for number, target in sorted(ahead, key=lambda one: one[0]):
             if len(found) == QUEUES_MAX or entries >= ENTRIES_MAX:
                 last = number - 1
                 break
@@ -76,9 +83,21 @@ class Comparing:
         over = last == NUMBER_MAX
         self._next = 0 if over else last + 1
         self._due_ms = now_ms + (self._every_ms if over else min(PART_MS, self._every_ms))
-        return Compare(epoch, at, first, last, tuple(found))
+        return Compare(epoch, at, self.streams, first, last, tuple(found))
 
-    # At those who follow -------------------------------------------------------------------------------------------
+    def forget(self) -> None:
+        self._due_ms, self._next = None, 0
+
+
+class Comparing:
+    """At those who follow."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Compare] = deque(maxlen=WAITING_MAX)
+        self.compared = 0
+        """How many queues and streams were looked at since the start."""
+        self.differing: dict[int, int] = {}
+        """By the number of a queue: how often in a row it was not what the leader's is."""
 
     def hear(self, compare: Compare) -> None:
         self._waiting.append(compare)
@@ -87,39 +106,49 @@ class Comparing:
     def waits(self) -> bool:
         return bool(self._waiting)
 
-    def look(self, ends: Ends, targets: Iterable[tuple[int, Counted]]) -> list[tuple[Census, Census]]:
-        """The logs end here now. What differs and was not known to: (there, here)."""
+    def look(self, ends: Ends, complete: Ends, targets: Targets) -> list[tuple[Census, Census]]:
+        """The logs end here now, and so much is complete. What has come to differ for good: (there, here)."""
         news: list[tuple[Census, Census]] = []
         while self._waiting and ends.covers(self._waiting[0].at):
-            compare = self._waiting.popleft()
+            compare = self._waiting[0]
+            if ends == compare.at and compare.streams and not complete.covers(ends):
+                break  # it is, in a moment
+            self._waiting.popleft()
             if ends == compare.at:
                 news += self._compare(compare, dict(targets))
         return news
 
     def _compare(self, compare: Compare, targets: dict[int, Counted]) -> list[tuple[Census, Census]]:
         told = {one.number: one for one in compare.censuses}
-        both = {*told, *(number for number in targets if compare.first <= number <= compare.last)}
-        known = {number for number in self.differing if compare.first <= number <= compare.last}
+        here = {number for number, one in targets.items() if one.keeps == compare.streams}
+        both = {number for number in {*told, *here} if compare.first <= number <= compare.last}
         news = []
-        for number in sorted(both | known):
-            there = told.get(number) or Census(number, 0, 0)
+        for number in sorted(both):
+            theirs = told.get(number) or Census(number, 0, 0)
             target = targets.get(number)
-            here = Census(number, *(target.census() if target is not None else (0, 0)))
-            if here == there:
+            ours = Census(number, *(target.census() if target is not None else (0, 0)))
+            if ours == theirs:
                 self.differing.pop(number, None)
                 continue
-            if number not in known:
-                news.append((there, here))
-            self.differing[number] = there, here
+            times = self.differing[number] = self.differing.get(number, 0) + 1
+            if times == TIMES:
+                news.append((theirs, ours))
+        for number in [number for number in self.differing if number not in targets and number not in told]:
+            del self.differing[number]  # it was deleted
         self.compared += len(both)
         return news
 
-    # Both ------------------------------------------------------------------------------------------------------------
+    def known(self) -> list[int]:
+        """Those that differ for good."""
+        return [number for number, times in self.differing.items() if times >= TIMES]
+
+    def worst(self) -> int:
+        """How often in a row one of them was seen to."""
+        return max(self.differing.values(), default=0)
 
     def forget(self) -> None:
-        """The logs were cut or the links closed: what waits is void, and a round begins anew."""
+        """The logs were cut or the links closed: what waits is void."""
         self._waiting.clear()
-        self._due_ms, self._next = None, 0
 
     def new_epoch(self) -> None:
         self.forget()

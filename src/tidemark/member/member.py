@@ -52,6 +52,7 @@ from tidemark.cluster.mode import (
     ProposalFailed,
     Propose,
     Quit,
+    Reread,
     Reset,
     Rewind,
     Send,
@@ -68,7 +69,7 @@ from tidemark.cluster.mode import (
 from tidemark.cluster.standby.mode import StandbyMode
 from tidemark.config import Config
 from tidemark.errors import LogGone, StoreError
-from tidemark.member.comparing import Comparing
+from tidemark.member.comparing import TIMES, Comparing, Round
 from tidemark.member.counting import count_messages
 from tidemark.member.floors import Floors
 from tidemark.member.shipping import Links, Shipping
@@ -89,7 +90,7 @@ from tidemark.model.peers import (
 from tidemark.node import Node, Outside
 from tidemark.ports import Apart, Disk
 from tidemark.store.journal import RecoveryReport
-from tidemark.store.rewind import reset, rewind
+from tidemark.store.rewind import forget_checkpoints, reset, rewind
 
 
 class MemberOutside(Links, Outside, Protocol):
@@ -183,9 +184,11 @@ class Member:
         self._stepping = False
         self._shipping = Shipping(config.cluster, outside)
         self._floors = Floors()
-        self.comparing = Comparing(config.cluster.compare_s)
-        self._compare_at: int | None = None
-        """Since then it is time to have members compare what they hold: at the end of a turn."""
+        self.comparing = Comparing()
+        self._rounds = [Round(config.cluster.compare_s, streams) for streams in (False, True)]
+        self._compare_due: list[Round] = []
+        """It is time for the next parts of these, at the end of a turn."""
+        self._ticks_ms = 0
         self._reread = False
         """It has read its store again because it differed from the leader's: once in an epoch, which mends what that can mend."""
         self._source: Name | None = None
@@ -239,8 +242,8 @@ class Member:
         self.node.turn(now_ms)
         self._report()
         self._check_store()
-        if self._compare_at is not None:
-            self._compare(self._compare_at)
+        if self._compare_due:
+            self._compare()
 
     def completed(self, now_ms: int) -> None:
         """The disk has news."""
@@ -256,7 +259,9 @@ class Member:
         self._now_ms = now_ms
         if self._rebuild is not None:
             return True
-        self.node.store.hold(self._shipping.needed(self.node.store, self._complete))
+        needed = self._shipping.needed(self.node.store, self._complete)
+        # What memory says is gone may not be: nothing is let go of while it is in doubt.
+        self.node.store.hold(Ends() if self.comparing.differing else needed)
         self._throttle()
         more = self.node.maintain(now_ms, budget_bytes)
         self._report()
@@ -266,10 +271,12 @@ class Member:
     def tick(self, now_ms: int, ticks_ms: int) -> None:
         """Often: time-outs between members are told by it."""
         self._now_ms = now_ms
+        self._ticks_ms = ticks_ms
         self._handle(Tick(ticks_ms))
-        if self.serving and self.comparing.is_due(ticks_ms):
-            self._compare_at = ticks_ms
-            self._outside.due()
+        if self.serving:
+            self._compare_due = [one for one in self._rounds if one.is_due(ticks_ms)]
+            if self._compare_due:
+                self._outside.due()
 
     def close(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -416,6 +423,8 @@ class Member:
             self._shipping.new_epoch(self.view.ready if self.view else (), self.name, self._complete)
             self._floors.forget()
             self.comparing.new_epoch()
+            for one in self._rounds:
+                one.forget()
             self._reread = False
         self.view = view
 
@@ -455,6 +464,8 @@ class Member:
                 if accepted:
                     self._note_given_up(to)
                 self._begin_rebuild(lambda: self._cut_back(to))
+            case Reread():
+                self._begin_rebuild(lambda: forget_checkpoints(self._disk))
             case Reset(alike, accepted):
                 self._note_emptied()
                 if accepted:
@@ -556,6 +567,8 @@ class Member:
             self._quit(f"what is complete cannot be shown: {error}")
             raise Stop from error
         if not self.serving:
+            if self.comparing.waits:
+                self._look()
             floor = self._floors.reached(upto.journal)
             if floor is not None:
                 self.node.broker.streams.let_go(floor)
@@ -577,6 +590,8 @@ class Member:
     def _begin_rebuild(self, change: Callable[[], None]) -> None:
         self._rebuild = change
         self._serve_at = None
+        for reader in self._shipping.readers:
+            self._outside.drop(reader)  # it must say hello again
         self._shipping.end_all()
         self._outside.dial(None)
         self._outside.retired(self.node)
@@ -690,21 +705,27 @@ class Member:
 
     # Whether members hold the same ---------------------------------------------------------------------------------
 
-    def _compare(self, ticks_ms: int) -> None:
-        """Lead: say what the next queues hold, to all that read from here."""
+    def _compare(self) -> None:
+        """Lead: say what the next queues and streams hold, to all that read from here."""
+        due, self._compare_due = self._compare_due, []
         readers = self._shipping.readers
         if not self.serving or self.view is None or self._ended or not readers:
-            self._compare_at = None
             return
-        at = self.node.settled()
+        try:
+            at = self.node.settled()
+        except StoreError as error:
+            self.node.fail(error)
+            return
         if at is None:
-            return
-        self._compare_at = None
+            return  # it is still due at the next tick
         self._report()
-        targets = self.node.broker.targets()
-        compare = self.comparing.next_part(self.view.epoch, at, targets, ticks_ms)
-        for peer in readers:
-            self._outside.tell(peer, compare)
+        for one in due:
+            if one.streams and self._complete != at:
+                continue  # in a moment in which nothing is on its way
+            targets = self.node.broker.targets()
+            compare = one.next_part(self.view.epoch, at, targets, self._ticks_ms)
+            for peer in readers:
+                self._outside.tell(peer, compare)
 
     def _heard_compare(self, peer: Name, compare: Compare) -> None:
         """Follow: wait for the place of which this is, and pass it on to those who read from here."""
@@ -717,13 +738,18 @@ class Member:
         self._look()
 
     def _look(self) -> None:
-        news = self.comparing.look(self.node.store.ends, self.node.broker.targets())
-        for there, here in news:
+        if self._rebuild is not None or self._ended:
+            return
+        store, targets = self.node.store, self.node.broker.targets()
+        for there, here in self.comparing.look(store.ends, self._complete, targets):
             self._note_difference(there, here)
-        if news and not self._reread:
-            # What is in memory may be wrong though the logs are right: they say it once more.
-            self._reread = True
-            self._handle(Asked("reread"))
+        # What is in memory may be wrong though the logs are right: they say it once more. Members take turns, for if it is
+        # the leader that is wrong all of them differ.
+        if not self._reread and self.view is not None and self.name in self.view.ready:
+            turn = self.view.ready.index(self.name)
+            if self.comparing.worst() >= TIMES + turn - 1:
+                self._reread = True
+                self._handle(Asked("reread"))
 
     def _note_difference(self, there: Census, here: Census) -> None:
         self._outside.note(
@@ -756,7 +782,7 @@ class Member:
             "accepted": view.accepted if view else 0,
             "given_up_messages": self.given_up_messages,
             "compared": self.comparing.compared,
-            "differing": [self.node.broker.queue_name(number) for number in self.comparing.differing],
+            "differing": [self.node.broker.queue_name(number) for number in self.comparing.known()],
             "ends": asdict(ends),
             "durable": asdict(store.durable_ends),
             "complete": asdict(self._complete),

@@ -188,11 +188,12 @@ class Census:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """From the leader down: when the logs end at `at`, the queues and streams with numbers from `first` to `last` hold this;
-    those that are left out hold nothing."""
+    """From the leader down: when the logs end at `at`, the queues, or the streams, with numbers from `first` to `last` hold
+    this; those that are left out hold nothing."""
 
     epoch: int
     at: Ends
+    streams: bool
     first: int
     last: int
     censuses: tuple[Census, ...]

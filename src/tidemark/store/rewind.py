@@ -24,6 +24,7 @@ from tidemark.ports import Disk
 from tidemark.store import intent
 from tidemark.store.config import StoreConfig
 from tidemark.store.frames import END, FRAME, FRAME_BYTES, Survey, seal, walk
+from tidemark.store.names import CHECKPOINT_PREFIX
 from tidemark.store.recovery import Replay
 from tidemark.store.segment import CATALOG_PREFIX, HEAD_BYTES, JOURNAL_PREFIX, Segment
 from tidemark.store.status import Status, read_status
@@ -57,6 +58,12 @@ def rewind(
         disk, [cut.facts for cut in cuts.values() if cut is not None], checkpoints, intent.dirty(disk)
     )
     intent.finish(disk)
+
+
+def forget_checkpoints(disk: Disk) -> None:
+    """Have the store read from its logs alone the next time."""
+    for name in disk.list(CHECKPOINT_PREFIX):
+        disk.remove(name)
 
 
 def reset(disk: Disk) -> None:

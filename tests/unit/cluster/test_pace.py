@@ -63,3 +63,9 @@ def test_the_leader_tells_how_much_of_the_time_each_member_is_over_the_budget(bu
         assert found["c"] >= SHARE and found["b"] == 0
     else:
         assert all(share < SHARE for share in found.values())
+
+
+def test_a_slow_member_without_which_there_are_too_few_copies_stays() -> None:
+    """Without it nothing at all would be confirmed."""
+    leader = an_active("abc", ack_budget_ms=200, copies_min=3, size=3)
+    assert "ab" not in slow_acks(leader, 3000, "c", "b", delay_ms=600)

@@ -58,6 +58,7 @@ from tidemark.cluster.mode import (
     ProposalFailed,
     Propose,
     Quit,
+    Reread,
     Reset,
     Rewind,
     Send,
@@ -341,6 +342,10 @@ class World:
                 self._close_links(machine)
                 self._read_anew(machine)
                 self.check_ready()
+            case Reread():
+                self.tell(f"{machine.name} reads its store again")
+                self._close_links(machine)
+                self._read_anew(machine)
             case Reset():
                 self.tell(f"{machine.name} starts over")
                 if self.view is not None and machine.name in self.view.ready and store.epoch:
@@ -824,7 +829,7 @@ class World:
                 self._hand_over(ms)
             case 13:
                 if machine.up and not machine.frozen:
-                    command = dice.choice(("promote", "demote", "drop"))
+                    command = dice.choice(("promote", "demote", "drop", "refill", "reread"))
                     member = dice.choice(list(self.machines)) if command == "drop" else ""
                     self.tell(f"{machine.name} is asked to {command} {member}")
                     self.give(machine, Asked(command, member))  # type: ignore[arg-type]

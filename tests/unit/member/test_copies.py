@@ -73,3 +73,37 @@ def test_by_default_the_last_member_goes_on_alone() -> None:
     client.publish(1, "q", b"x", properties=PERSISTENT)
 
     assert [type(one) for one in client.read_all()] == [BasicAck]
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_who_takes_over_with_too_few_says_what_it_waits_for_and_serves_when_it_is_there(names: str) -> None:
+    group = a_group("standby", names, 2)
+    client = group.leader.open(confirms=True)
+    client.publish(1, "q", b"safe", properties=PERSISTENT)
+    client.read_all()
+    away = [process.name for process in group if process is not group["b"]]
+    for name in reversed(away):
+        group.kill(name)
+        for process in group:
+            process.member.member_gone(name)
+        group.pass_ms(100, 30)
+
+    assert group.view is not None and group.view.leader == "b"
+    assert not group["b"].member.serving
+    assert "1 of the 2 members that must have a copy are ready" in group["b"].member.why
+    group.restart(away[0])
+    group.pass_ms(100, 30)
+    assert group["b"].member.serving and group["b"].queue("q").ready == 1
+
+
+def test_a_leader_that_waits_for_copies_can_be_shut_down() -> None:
+    group = a_group("standby", "ab", 2)
+    group.kill(group.followers[0].name)
+    group.pass_ms(100, 20)
+    client = group.leader.open(confirms=True)
+    client.publish(1, "q", b"waits", properties=PERSISTENT)
+
+    assert group.leader.member.ask("shutdown").done
+    group.pass_ms(100, 100)
+
+    assert group.leader.last_words == ["the cluster was shut down"]

@@ -1415,8 +1415,8 @@ cdef class StreamCore(Target):
         return 0
 
     def census(self):
-        """Of the entries that nothing has superseded: how many, and the sum of the hashes of their sequences. What is
-        superseded stays for as long as somebody holds it, which is nobody else's business."""
+        """Of the values that nothing has superseded: how many, and the sum of the hashes of their sequences. How long what
+        is superseded or deleted is still remembered is every member's own business."""
         cdef uint64_t count = 0, digest = 0
         cdef Cursor cursor
         cdef Entry *entry
@@ -1425,7 +1425,7 @@ cdef class StreamCore(Target):
                 entry = self._next(&cursor)
                 if entry == NULL:
                     break
-                if entry.sup == EVERYTHING:
+                if entry.sup == EVERYTHING and not entry.flags & TOMBSTONE:
                     count += 1
                     digest += mixed(entry.seq)
         return count, digest

@@ -499,9 +499,10 @@ class StreamCore(Target):
                 self.hold(seq)
 
     def census(self) -> tuple[int, int]:
-        """Of the entries that nothing has superseded: how many, and the sum of the hashes of their sequences. What is
-        superseded stays for as long as somebody holds it, which is nobody else's business."""
-        return census_of(entry.seq for entry in self._entries.values() if entry.sup == EVERYTHING)
+        """Of the values that nothing has superseded: how many, and the sum of the hashes of their sequences. How long what
+        is superseded or deleted is still remembered is every member's own business."""
+        entries = self._entries.values()
+        return census_of(entry.seq for entry in entries if entry.sup == EVERYTHING and not entry.tombstone)
 
     # Checkpoints -------------------------------------------------------------------------------------
 

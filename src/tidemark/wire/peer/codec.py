@@ -110,9 +110,9 @@ def encode(message: Message) -> bytes:
             return _frame(Kind.OUTDATED, epoch)
         case Closing(epoch, upto):
             return _frame(Kind.CLOSING, epoch, _ends(upto))
-        case Compare(epoch, at, first, last, censuses):
+        case Compare(epoch, at, streams, first, last, censuses):
             each = [CENSUS.pack(one.number, one.count, one.digest) for one in censuses]
-            facts = [_ends(at), SEQUENCES.pack(first, last), COUNT.pack(len(each))]
+            facts = [_ends(at), bytes([streams]), SEQUENCES.pack(first, last), COUNT.pack(len(each))]
             return _frame(Kind.COMPARE, epoch, *facts, *each)
 
 
@@ -258,9 +258,9 @@ def _message(kind: int, epoch: int, fields: Fields) -> Message:
     elif kind == Kind.CLOSING:
         message = Closing(epoch, fields.ends())
     elif kind == Kind.COMPARE:
-        at, (first, last) = fields.ends(), fields.sequences()
+        at, streams, (first, last) = fields.ends(), fields.flag(), fields.sequences()
         censuses = tuple(fields.census() for _ in range(fields.count(CENSUSES_MAX)))
-        message = Compare(epoch, at, first, last, censuses)
+        message = Compare(epoch, at, streams, first, last, censuses)
     else:
         message = Outdated(epoch)
     fields.finish()

@@ -66,6 +66,7 @@ messages = st.one_of(
         Compare,
         sequences,
         ends,
+        st.booleans(),
         sequences,
         sequences,
         st.lists(st.builds(Census, numbers, sequences, sequences), max_size=4).map(tuple),
