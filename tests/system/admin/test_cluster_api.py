@@ -104,7 +104,7 @@ def test_members_takeovers_and_the_takeover_table_follow_a_failover_live(cluster
         lambda: (rows := follower.get("/takeovers")) and rows[0]["epoch"] > epoch and rows, 20
     )
     assert (newest["from"], newest["to"]) == (leader, heir["name"])
-    assert 100 < newest["took_ms"] < 30_000
+    assert 0 < newest["took_ms"] < 30_000
     assert abs(newest["at_ms"] - time.time() * 1000) < 60_000
     assert eventually(lambda: len(follower.get("/histories")) > histories, 20)
     assert eventually(lambda: members(follower)[leader]["state"] == "away", 20)
