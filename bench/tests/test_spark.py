@@ -131,7 +131,7 @@ def test_a_plot_is_drawn_of_what_there_is(tmp_path: Path) -> None:
 
 
 def test_the_cpu_of_a_process_and_of_its_children_is_counted() -> None:
-    busy = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    busy = "import time; end = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])\nsys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE)
     try:

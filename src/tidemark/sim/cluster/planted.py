@@ -327,7 +327,7 @@ PLANTED: dict[str, Plant] = {
     "cut-transaction": Plant(
         "transactions are sent in pieces",
         cuts_transactions_in_two,
-        100,
+        200,
         work=("bank",),
         faults=("kill",),
     ),

@@ -12,6 +12,14 @@ from tidemark.sim.fronts.world import FrontsWorld
 from tidemark.sim.store import BrokenPromise
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    problem: str
+    row: tuple[bytes, bytes]
+    behind: int
+    """The number in the row that it came behind."""
+
+
 @dataclass(slots=True)
 class MovedBooks(Books):
     world: FrontsWorld = field(kw_only=True)
@@ -22,9 +30,9 @@ class MovedBooks(Books):
     """Queues that messages reach by more than one way."""
     repeated: set[str] = field(default_factory=set)
     """Queues that refuse messages: what comes behind one that is refused comes again."""
-    doubts: dict[tuple[str, bytes], str] = field(default_factory=dict)
-    """What came too late. If it comes once more it was there twice, and who had it first has lost it on its way; else the
-    order is broken."""
+    doubts: dict[tuple[str, bytes], Doubt] = field(default_factory=dict)
+    """What came too late. If it comes once more it was there twice, and who had it first has lost it on its way; if what had
+    gone past it comes once more it was refused at first. Else the order is broken."""
 
     def sent(self, queues: tuple[str, ...], name: bytes, body: bytes) -> None:
         self.sent_us[name] = self.world.timeline.now_us
@@ -36,7 +44,7 @@ class MovedBooks(Books):
         again = (queue, copy.name) in self.seen
         self.seen.add((queue, copy.name))
         if again or redelivered:
-            self.doubts.pop((queue, copy.name), None)
+            self._came_again(queue, copy)
         if redelivered:
             return copy
         if again:
@@ -52,8 +60,18 @@ class MovedBooks(Books):
                 problem = f"{queue} delivers {copy.name!r} behind number {last} of the same row"
                 if not self._may_be_twice(queue, copy.name):
                     raise BrokenPromise(problem)
-                self.doubts[queue, copy.name] = problem
+                self.doubts[queue, copy.name] = Doubt(problem, key, last)
         return copy
+
+    def _came_again(self, queue: str, copy: Copy) -> None:
+        """What comes late is in order after all if it comes once more, or if all that had gone past it does."""
+        self.doubts.pop((queue, copy.name), None)
+        row = self.row_of(copy)
+        if row is not None:
+            key, number = row
+            for late, doubt in list(self.doubts.items()):
+                if late[0] == queue and doubt.row == key and number >= doubt.behind:
+                    del self.doubts[late]
 
     def look(self, queue: str, body: bytes) -> Copy:
         name = body.partition(b" ")[0]
@@ -69,8 +87,8 @@ class MovedBooks(Books):
 
     def close(self) -> None:
         """All is quiet. Raises BrokenPromise: an order was broken."""
-        for problem in self.doubts.values():
-            raise BrokenPromise(problem)
+        for doubt in self.doubts.values():
+            raise BrokenPromise(doubt.problem)
 
     def row_of(self, copy: Copy) -> tuple[tuple[bytes, bytes], int] | None:
         """Where it stands in which row of messages that come in order, when they come first. None: in none."""
