@@ -5,7 +5,9 @@
     | length | kind | zero | epoch   | body                                   |
     +--------+------+------+---------+----------------------------------------+
 
-`length` counts what follows it. Every frame carries the epoch that its sender believes in; a PING has none, so it says 0.
+`length` counts what follows it. A kind with its highest bit set is advice: whoever does not know it passes it over, so that a newer
+member can say it to an older one. Any other kind that is not known ends the link, for behind a gap nothing may be acknowledged: what
+carries records, acks or epochs is never advice. Every frame carries the epoch that its sender believes in; a PING has none, so it says 0.
 The body of a unit is a head and the records as they lie in the store:
 
     16     17     20        24         32        40       48
@@ -82,6 +84,8 @@ class Kind(IntEnum):
 
 
 KINDS: Final = frozenset(Kind)
+ADVICE: Final = 0x80
+"""The bit of a kind that may be passed over."""
 Verdict: TypeAlias = Literal["resume", "rewind", "reset", "refuse"]
 VERDICTS: Final[tuple[Verdict, ...]] = ("resume", "rewind", "reset", "refuse")
 
@@ -168,7 +172,7 @@ class Decoder:
         return len(self._partial)
 
     def feed(self, data: Buffer) -> list[Message | tuple[int, Unit]]:
-        """What is whole now: messages, and units with the epoch that they were sent in. A ping is nothing.
+        """What is whole now: messages, and units with the epoch that they were sent in. A ping and unknown advice are nothing.
 
         The payload of a unit lies in `data`, or in a buffer that nobody else has: use or copy it before the next read.
 
@@ -209,8 +213,12 @@ class Decoder:
     def _size(self, data: Buffer, at: int) -> int:
         """The bytes of the frame that starts there, its head checked before any more of it is read."""
         length, kind, zero, _ = HEAD.unpack_from(data, at)
-        if kind not in KINDS or zero != ZERO:
+        if zero != ZERO or not kind & ~ADVICE:
             raise PeerFault(reason=f"kind {kind} is not the beginning of a frame between members")
+        if kind not in KINDS and not kind & ADVICE:
+            raise PeerFault(
+                reason=f"frames of kind {kind} are needed and not known here: upgrade this member"
+            )
         least = HEAD_BYTES - 4 + (UNIT_BYTES if kind == Kind.UNIT else 0)
         most = HEAD_BYTES - 4 + MESSAGE_BYTES_MAX
         if kind == Kind.UNIT:
@@ -225,7 +233,7 @@ class Decoder:
         _, kind, _, epoch = HEAD.unpack_from(frame)
         if kind == Kind.UNIT:
             found.append((epoch, _unit(frame)))
-        elif kind != Kind.PING:
+        elif kind in KINDS and kind != Kind.PING:
             found.append(_message(kind, epoch, Fields(frame[HEAD_BYTES:])))
 
 

@@ -25,6 +25,7 @@ from tidemark.model.peers import (
     Unit,
 )
 from tidemark.wire.peer.codec import (
+    ADVICE,
     HEAD,
     HEAD_BYTES,
     MESSAGE_BYTES_MAX,
@@ -156,7 +157,9 @@ def test_any_bytes_are_messages_or_a_fault_and_cost_no_more_than_themselves(data
     ("head", "words"),
     [
         (HEAD.pack(12, 0, ZERO, 1), "kind 0 is not the beginning"),
-        (HEAD.pack(12, max(Kind) + 1, ZERO, 1), "kind 10 is not the beginning"),
+        (HEAD.pack(12, ADVICE, ZERO, 1), "kind 128 is not the beginning"),
+        (HEAD.pack(12, max(Kind) + 1, ZERO, 1), "kind 10 are needed and not known"),
+        (HEAD.pack(13 + MESSAGE_BYTES_MAX, ADVICE + 1, ZERO, 1), "a frame of kind 129 cannot have"),
         (HEAD.pack(12, Kind.OUTDATED, b"\0\1\0", 1), "is not the beginning"),
         (HEAD.pack(11, Kind.OUTDATED, ZERO, 1), "cannot have 15 bytes"),
         (HEAD.pack(13, Kind.PING, ZERO, 0), "cannot have 17 bytes"),
