@@ -446,7 +446,7 @@ _COMPARED = (
     "x-delivery-limit",
     "x-replicate",
     "x-group",
-    "x-mode",
+    "x-cluster-mode",
 )
 
 _COMPARED_OF_STREAMS = (
@@ -459,7 +459,7 @@ _COMPARED_OF_STREAMS = (
     "x-stream-history",
     "x-stream-pin-bytes-max",
     "x-group",
-    "x-mode",
+    "x-cluster-mode",
 )
 """Of a stream the number of shards is not compared: declaring again with more of them makes it grow."""
 

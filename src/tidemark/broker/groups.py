@@ -1,6 +1,6 @@
 """In which group of the cluster a new queue lives.
 
-What it asks for itself decides (`x-group`, else `x-mode`), else a policy (`group`, else `mode`), else it lives in main. Where
+What it asks for itself decides (`x-group`, else `x-cluster-mode`), else a policy (`group`, else `cluster-mode`), else it lives in main. Where
 several groups have the mode that is wanted, a hash of the queue's name chooses: whoever asks gets the same answer.
 
 Only a queue whose messages outlive clients and members has a reason to be elsewhere: one that is durable, was named by
@@ -32,13 +32,13 @@ def place(spec: QueueSpec, groups: Mapping[str, str], applied: Applied = NOTHING
         PreconditionFailed: what it asks for itself cannot be met.
     """
     bound = _bound_to_main(spec)
-    wanted, mode = _argument(spec, "x-group"), _argument(spec, "x-mode")
+    wanted, mode = _argument(spec, "x-group"), _argument(spec, "x-cluster-mode")
     if wanted is not None:
         if wanted not in groups:
             raise _refused(spec, "x-group", f"there is no group '{wanted}', only {_listed(groups)}")
         if mode is not None and groups[wanted] != mode:
             raise _refused(
-                spec, "x-mode", f"the mode of group '{wanted}' is '{groups[wanted]}', not '{mode}'"
+                spec, "x-cluster-mode", f"the mode of group '{wanted}' is '{groups[wanted]}', not '{mode}'"
             )
         if bound and wanted != MAIN:
             raise _refused(spec, "x-group", f"{bound} lives in the group '{MAIN}'")
@@ -47,17 +47,17 @@ def place(spec: QueueSpec, groups: Mapping[str, str], applied: Applied = NOTHING
         fit = _of_mode(groups, mode)
         if not fit:
             there = ", ".join(f"'{group}' ('{has}')" for group, has in groups.items())
-            raise _refused(spec, "x-mode", f"no group has the mode '{mode}'; there is {there}")
+            raise _refused(spec, "x-cluster-mode", f"no group has the mode '{mode}'; there is {there}")
         if bound and MAIN not in fit:
             raise _refused(
-                spec, "x-mode", f"{bound} lives in the group '{MAIN}', whose mode is '{groups[MAIN]}'"
+                spec, "x-cluster-mode", f"{bound} lives in the group '{MAIN}', whose mode is '{groups[MAIN]}'"
             )
         return MAIN if bound else _chosen(spec, fit)
     if bound:
         return MAIN
     if applied.value("group") in groups:
         return str(applied.value("group"))
-    return _chosen(spec, _of_mode(groups, applied.value("mode")) or [MAIN])
+    return _chosen(spec, _of_mode(groups, applied.value("cluster-mode")) or [MAIN])
 
 
 def check_same_group(spec: QueueSpec, here: str) -> None:

@@ -171,7 +171,7 @@ KEYS: dict[str, Key] = {
         Key("stream-pin-bytes-max", _COUNT, "limit of pins", "pin_bytes_max", True, True, _STREAM_ONLY),
         # Of a cluster: all are asked when a queue is made; group and mode are checked against what there is
         Key("group", _text, "group"),
-        Key("mode", _text, "mode"),
+        Key("cluster-mode", _text, "cluster mode"),
         Key("replicate", _replicate, "replicate value"),
         # What RabbitMQ knows and what makes no difference here
         Key(
@@ -255,7 +255,7 @@ def _check_definition(spec: PolicySpec) -> None:
 
 
 def _check_cluster(definition: Mapping[str, Any], groups: Mapping[str, str]) -> None:
-    group, mode = definition.get("group"), definition.get("mode")
+    group, mode = definition.get("group"), definition.get("cluster-mode")
     if group is not None and group not in groups:
         raise invalid(f"group '{group}' cannot be had: there is only {', '.join(map(repr, groups))}")
     if mode is not None and mode not in groups.values():

@@ -209,7 +209,7 @@ def test_a_front_has_the_wiring_of_whoever_leads_main(groups: Groups, front: Fro
     with main.channel() as channel:
         for n in range(20):
             name = f"q{n}"
-            channel.queue_declare(name, durable=True, arguments={"x-mode": "chain"})
+            channel.queue_declare(name, durable=True, arguments={"x-cluster-mode": "chain"})
             channel.queue_bind(name, "amq.topic", "k.#")
             assert front.ask(lambda copy, name=name: copy.group_of("/", name)) == "fast"
         channel.queue_declare("here", exclusive=True)

@@ -49,7 +49,7 @@ def cluster(request: pytest.FixtureRequest, shared: Cluster) -> Iterator[Cluster
 
 
 class Wired:
-    """A topic exchange with a queue of main, and queues of fast that came there by x-mode, by x-group and by a policy."""
+    """A topic exchange with a queue of main, and queues of fast that came there by x-cluster-mode, by x-group and by a policy."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.exchange = fresh("orders")
@@ -57,10 +57,10 @@ class Wired:
             fresh(word) for word in ("here", "mode", "group", "policy")
         )
         self.there = [by_mode, by_group, by_policy]
-        policy = {"pattern": f"^{by_policy}$", "apply-to": "queues", "definition": {"mode": "chain"}}
+        policy = {"pattern": f"^{by_policy}$", "apply-to": "queues", "definition": {"cluster-mode": "chain"}}
         cluster.admin(cluster.leader, "PUT", f"/api/policies/%2F/{by_policy}", policy)
         cluster.declare(self.here, by_policy)
-        cluster.declare(by_mode, **{"x-mode": "chain"})
+        cluster.declare(by_mode, **{"x-cluster-mode": "chain"})
         cluster.declare(by_group, **{"x-group": "fast"})
         with cluster.channel() as channel:
             channel.exchange_declare(self.exchange, "topic", durable=True)

@@ -94,8 +94,8 @@ def test_a_policy_that_is_deleted_does_not_come_back_with_a_member_that_was_away
 
 def test_a_policy_cannot_ask_for_another_mode_than_the_clusters(cluster: Cluster) -> None:
     other = "chain" if cluster.mode == "standby" else "standby"
-    put_policy(cluster, fresh("policy"), "^nothing$", {"mode": cluster.mode, "replicate": "all"})
+    put_policy(cluster, fresh("policy"), "^nothing$", {"cluster-mode": cluster.mode, "replicate": "all"})
     with pytest.raises(urllib.error.HTTPError) as refused:
-        put_policy(cluster, fresh("policy"), "^nothing$", {"mode": other})
+        put_policy(cluster, fresh("policy"), "^nothing$", {"cluster-mode": other})
     assert refused.value.code == 400
     assert f"this cluster's mode is '{cluster.mode}'" in refused.value.read().decode()

@@ -34,7 +34,8 @@ def declared(broker: Broker, name: str = "q", **arguments: Any) -> Queue:
 
 
 def governed(broker: Broker, pattern: str = ".*", **definition: Any) -> None:
-    broker.put_policy(PolicySpec("/", f"p{pattern}", pattern, "all", 0, definition))
+    keys = {key.replace("_", "-"): value for key, value in definition.items()}
+    broker.put_policy(PolicySpec("/", f"p{pattern}", pattern, "all", 0, keys))
 
 
 # Who decides ------------------------------------------------------------------------------------------------------
@@ -49,24 +50,24 @@ def test_a_queue_lives_in_the_group_that_it_asks_for() -> None:
     assert declared(broker, "a", x_group="fast").spec.group == "fast"
     assert declared(broker, "b", x_group="main").spec.group == ""
     assert declared(broker, "c", x_group=b"safe").spec.group == "safe"
-    assert declared(broker, "d", x_group="wide", x_mode="chain").spec.group == "wide"
+    assert declared(broker, "d", x_group="wide", x_cluster_mode="chain").spec.group == "wide"
 
 
 def test_a_queue_that_asks_for_a_mode_lives_in_a_group_that_has_it() -> None:
     broker = a_main()
     names = [f"q{n}" for n in range(200)]
-    chained = Counter(declared(broker, name, x_mode="chain").spec.group for name in names)
+    chained = Counter(declared(broker, name, x_cluster_mode="chain").spec.group for name in names)
     assert set(chained) == {"fast", "wide"} and min(chained.values()) > 60
-    standby = Counter(declared(broker, name + "s", x_mode="standby").spec.group for name in names)
+    standby = Counter(declared(broker, name + "s", x_cluster_mode="standby").spec.group for name in names)
     assert set(standby) == {"", "safe"} and min(standby.values()) > 60, "main has this mode, too"
 
 
 def test_the_choice_among_groups_is_always_the_same_and_new_groups_leave_most_queues_where_they_are() -> None:
-    specs = [QueueSpec("/", f"q{n}", True, arguments={"x-mode": "chain"}) for n in range(300)]
+    specs = [QueueSpec("/", f"q{n}", True, arguments={"x-cluster-mode": "chain"}) for n in range(300)]
     two = {"main": "standby", "a": "chain", "b": "chain"}
     chosen = [place(spec, two) for spec in specs]
     assert chosen == [place(spec, dict(reversed(two.items()))) for spec in specs]
-    assert place(QueueSpec("/", "orders", True, arguments={"x-mode": "chain"}), two) == "b"
+    assert place(QueueSpec("/", "orders", True, arguments={"x-cluster-mode": "chain"}), two) == "b"
     moved = [
         new
         for old, new in zip(chosen, (place(s, two | {"c": "chain"}) for s in specs), strict=True)
@@ -78,11 +79,11 @@ def test_the_choice_among_groups_is_always_the_same_and_new_groups_leave_most_qu
 def test_a_policy_stands_between_the_wish_and_main() -> None:
     broker = a_main()
     governed(broker, "^fast", group="fast")
-    governed(broker, "^chained", mode="chain")
-    governed(broker, "^both", group="safe", mode="chain")
+    governed(broker, "^chained", cluster_mode="chain")
+    governed(broker, "^both", group="safe", cluster_mode="chain")
     assert declared(broker, "fast.1").spec.group == "fast"
     assert declared(broker, "fast.2", x_group="safe").spec.group == "safe"
-    assert declared(broker, "fast.3", x_mode="standby").spec.group in ("", "safe")
+    assert declared(broker, "fast.3", x_cluster_mode="standby").spec.group in ("", "safe")
     assert declared(broker, "chained").spec.group in ("fast", "wide")
     assert declared(broker, "both").spec.group == "safe", "a group is the stronger wish"
     assert declared(broker, "other").spec.group == ""
@@ -109,12 +110,12 @@ def test_a_policy_passes_by_what_cannot_live_elsewhere_and_groups_that_are_gone(
     [
         ({"x-group": "slow"}, "invalid arg 'x-group'.* no group 'slow', only 'main', 'fast', 'wide', 'safe'"),
         (
-            {"x-mode": "ring"},
-            r"invalid arg 'x-mode'.* no group has the mode 'ring'; there is 'main' \('standby'\)",
+            {"x-cluster-mode": "ring"},
+            r"invalid arg 'x-cluster-mode'.* no group has the mode 'ring'; there is 'main' \('standby'\)",
         ),
-        ({"x-group": "fast", "x-mode": "standby"}, "mode of group 'fast' is 'chain', not 'standby'"),
+        ({"x-group": "fast", "x-cluster-mode": "standby"}, "mode of group 'fast' is 'chain', not 'standby'"),
         ({"x-group": 7}, "unacceptable_type"),
-        ({"x-mode": True}, "unacceptable_type"),
+        ({"x-cluster-mode": True}, "unacceptable_type"),
     ],
 )
 def test_a_wish_for_what_there_is_not_is_refused(arguments: dict[str, Any], words: str) -> None:
@@ -134,7 +135,7 @@ def test_a_wish_for_what_there_is_not_is_refused(arguments: dict[str, Any], word
         ({"durable": True, "name": ""}, "a queue that the broker has named"),
     ],
 )
-@pytest.mark.parametrize("wish", [{"x-group": "fast"}, {"x-mode": "chain"}])
+@pytest.mark.parametrize("wish", [{"x-group": "fast"}, {"x-cluster-mode": "chain"}])
 def test_a_wish_of_a_queue_that_must_be_in_main_is_refused(
     options: dict[str, Any], words: str, wish: dict[str, Any]
 ) -> None:
@@ -146,18 +147,18 @@ def test_a_wish_of_a_queue_that_must_be_in_main_is_refused(
 
 def test_a_wish_that_main_itself_meets_is_for_every_queue() -> None:
     session = a_session(a_main())
-    for name, wish in (("a", {"x-group": "main"}), ("b", {"x-mode": "standby"})):
+    for name, wish in (("a", {"x-group": "main"}), ("b", {"x-cluster-mode": "standby"})):
         session.declare_queue(name, arguments=wish)
         assert session.vhost.queues[name].spec.group == ""
 
 
 def test_a_broker_that_stands_alone_has_one_group_and_its_mode() -> None:
     session = a_session(a_broker())
-    session.declare_queue("q", durable=True, arguments={"x-group": "main", "x-mode": "alone"})
+    session.declare_queue("q", durable=True, arguments={"x-group": "main", "x-cluster-mode": "alone"})
     with pytest.raises(PreconditionFailed, match="only 'main'"):
         session.declare_queue("r", durable=True, arguments={"x-group": "fast"})
     with pytest.raises(PreconditionFailed, match="no group has the mode 'chain'"):
-        session.declare_queue("r", durable=True, arguments={"x-mode": "chain"})
+        session.declare_queue("r", durable=True, arguments={"x-cluster-mode": "chain"})
 
 
 def test_in_another_group_a_queue_is_here_whatever_chose_the_group() -> None:
@@ -165,8 +166,8 @@ def test_in_another_group_a_queue_is_here_whatever_chose_the_group() -> None:
     broker.mode, broker.group = "chain", "fast"
     for name, arguments in (
         ("a", {"x-group": "fast"}),
-        ("b", {"x-mode": "chain"}),
-        ("c", {"x-mode": "standby"}),
+        ("b", {"x-cluster-mode": "chain"}),
+        ("c", {"x-cluster-mode": "standby"}),
     ):
         assert a_queue(broker, name, durable=True, arguments=arguments).spec.group == ""
     with pytest.raises(PreconditionFailed, match="this is the group 'fast'; declare it in 'main'"):
@@ -177,8 +178,10 @@ def test_the_wishes_are_compared_when_a_queue_is_declared_again() -> None:
     broker = a_main()
     declared(broker, x_group="fast")
     declared(broker, x_group="fast")
-    for other in ({}, {"x-group": "safe"}, {"x-group": "fast", "x-mode": "chain"}):
-        with pytest.raises(PreconditionFailed, match=r"inequivalent arg 'x-(group|mode)' for queue 'q'"):
+    for other in ({}, {"x-group": "safe"}, {"x-group": "fast", "x-cluster-mode": "chain"}):
+        with pytest.raises(
+            PreconditionFailed, match=r"inequivalent arg 'x-(group|cluster-mode)' for queue 'q'"
+        ):
             a_session(broker).declare_queue("q", durable=True, arguments=other)
 
 
@@ -186,7 +189,7 @@ def test_the_wishes_are_compared_when_a_queue_is_declared_again() -> None:
     ("definition", "words"),
     [
         ({"group": "slow"}, "group 'slow' cannot be had: there is only 'main', 'fast', 'wide', 'safe'"),
-        ({"mode": "ring"}, "mode 'ring' cannot be had"),
+        ({"cluster-mode": "ring"}, "mode 'ring' cannot be had"),
         ({"group": 5}, "5 is not a valid group"),
     ],
 )
@@ -227,7 +230,7 @@ def test_no_policy_lets_the_stand_in_expire() -> None:
 
 def test_the_group_is_in_the_catalog_and_comes_back_from_it() -> None:
     broker = a_main()
-    declared(broker, x_mode="chain")
+    declared(broker, x_cluster_mode="chain")
     group = broker.vhosts["/"].queues["q"].spec.group
     for changes in (broker.catalog.changes, broker.image()):  # type: ignore[attr-defined]
         again = a_broker(replaying=changes)

@@ -475,7 +475,7 @@ BAD: dict[str, Any] = {
     "max-in-memory-bytes": [-1],
     "queue-master-locator": [1],
     "group": [1, "fast"],
-    "mode": [1, "chain", "standby"],
+    "cluster-mode": [1, "chain", "standby"],
     "replicate": [1, "some"],
 }
 GOOD: dict[str, Any] = {
@@ -495,7 +495,7 @@ GOOD: dict[str, Any] = {
     "dead-letter-strategy": "at-least-once",
     "queue-master-locator": "min-masters",
     "group": "main",
-    "mode": "alone",
+    "cluster-mode": "alone",
     "replicate": "all",
 }
 
@@ -531,7 +531,7 @@ def test_a_key_takes_good_values_and_refuses_others(key: str) -> None:
         ({"apply_to": "people"}, "Validation failed\n\napply-to 'people' unrecognised; should be one of: "),
         ({"name": ""}, "Validation failed\n\nthe name of a policy has 1 to 255 bytes\n"),
         (
-            {"definition": {"mode": "chain"}},
+            {"definition": {"cluster-mode": "chain"}},
             "Validation failed\n\nmode 'chain' cannot be had: this broker stands",
         ),
         (
@@ -558,11 +558,11 @@ def test_what_cannot_be_is_refused_in_rabbitmqs_words(changes: dict[str, Any], w
 def test_a_cluster_has_the_mode_that_it_has() -> None:
     broker = a_broker()
     broker.mode = "standby"
-    put(broker, mode="standby", replicate="messages")
+    put(broker, cluster_mode="standby", replicate="messages")
     with pytest.raises(
         PreconditionFailed, match="mode 'chain' cannot be had: this cluster's mode is 'standby'"
     ):
-        put(broker, mode="chain")
+        put(broker, cluster_mode="chain")
 
 
 def test_what_is_not_there_is_not_found() -> None:

@@ -207,7 +207,7 @@ def test_where_a_queue_will_live_is_known_before_it_is_declared() -> None:
     copy = front.copy
     assert copy.place("/", "f1", True, False, False, {}) == "fast"
     assert copy.place("/", "f1", False, False, False, {}) == "main"
-    assert copy.place("/", "q", True, False, False, {"x-mode": "chain"}) == "fast"
+    assert copy.place("/", "q", True, False, False, {"x-cluster-mode": "chain"}) == "fast"
     a_queue(broker, "fq", durable=True, arguments={"x-group": "main"})
     assert copy.place("/", "fq", True, False, False, {}) == "main", "that is where it is"
     with pytest.raises(PreconditionFailed, match="no group 'slow'"):

@@ -23,7 +23,7 @@ const DEFINITIONS = [
   ["stream-tombstone-lease", "number"],
   ["stream-pin-bytes-max", "number"],
   ["group", "text"],
-  ["mode", "text"],
+  ["cluster-mode", "text"],
   ["replicate", "text"],
 ];
 const OPERATOR = DEFINITIONS.filter(([name]) => ["message-ttl", "max-length", "max-length-bytes", "expires", "delivery-limit", "max-age"].includes(name));

@@ -24,7 +24,7 @@ export const QUEUE_ARGUMENTS = [
   ["x-max-age", "text"],
   ["x-stream-history", "number"],
   ["x-group", "text"],
-  ["x-mode", "text"],
+  ["x-cluster-mode", "text"],
   ["x-replicate", "text"],
 ];
 
