@@ -1,7 +1,7 @@
 """`make test`: all stages, two lanes.
 
 What needs the machine's attention (real processes, time-outs, Spark) runs one stage after the other in front. What only
-needs CPU (simulation, plain twins, packaging, fuzzing) runs beside it at the lowest priority, on whatever the front leaves idle;
+needs CPU (simulation, plain twins, permissions, packaging, fuzzing) runs beside it at the lowest priority, on whatever the front leaves idle;
 its output is shown when a stage is done. Every stage is run, whatever fails before it, and the end says which failed and
 with which command to run one alone.
 
@@ -52,7 +52,6 @@ FUZZ_S = os.environ.get("TIDEMARK_FUZZ_SECONDS", "60")
 STAGES = (
     Stage("unit", (*PYTEST, "tests/unit", "tests/contract", "tests/arch", *TWO), "machines, and all that implement an interface"),
     Stage("interop", (*PYTEST, "tests/interop", "tests/client", *FILES), "ordinary clients, and ours"),
-    Stage("security", (*PYTEST, "tests/security", *FILES), "every endpoint, by whom it must not be used"),
     Stage("web", (*PYTEST, "tests/web"), "the page, in a real browser"),
     Stage(
         "system",
@@ -75,6 +74,12 @@ STAGES = (
         "the plain Python twins",
         behind=True,
         variables={"TIDEMARK_PURE": "1"},
+    ),
+    Stage(
+        "security",
+        (*PYTEST, "tests/security", *FILES, *BEHIND),
+        "every endpoint, by whom it must not be used",
+        behind=True,
     ),
     Stage("packaging", (*PYTEST, PACKAGING, *BEHIND), "wheel and sdist, installed and run", behind=True),
     Stage("fuzz", (PYTHON, "tests/fuzz/fuzz_wire.py", "--seconds", FUZZ_S), "the parsers", behind=True),
