@@ -21,6 +21,7 @@
     │   ├── PinExpired           406, a snapshot that was let go of
     │   ├── StreamReset          406, a position from which deletes would be missed: start over
     │   ├── LostBranch           406, a position that a crash took back: rewind
+    │   ├── NotATail             406, rows that only the tails of the chain show
     │   └── PublishersBlocked    506, no room for more messages now
     ├── LoginRefused             403 on the connection
     ├── InternalError            541, our fault: a bug or a failing machine
@@ -345,6 +346,24 @@ class LostBranch(_StreamError):
         return (
             f"sequence {self.seq} of stream '{self.stream}' was taken back by a failure; what you have is true up "
             f"to {self.rewind_to}: undo what came later and go on from there"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class NotATail(_StreamError):
+    """Rows of streams are shown by the tails of this chain only (`cluster.reads`), and this member is none."""
+
+    code: ClassVar[str] = "stream.not-a-tail"
+
+    member: str
+    tails: str
+    """Their names, and where clients reach them: `n3 at 10.0.0.3:5672`, one or several."""
+    epoch: int
+
+    def _sentence(self) -> str:
+        return (
+            f"stream '{self.stream}' is read at the tails of the chain (cluster.reads), and {self.member} is none; read it at "
+            f'{self.tails} in the stream protocol (tidemark.client: read_from="tail")'
         )
 
 

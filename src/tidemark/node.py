@@ -470,6 +470,10 @@ class Node:
     def stream_config(self) -> StreamConfig:
         return self.settings.stream
 
+    @property
+    def tails_only(self) -> bool:
+        return self.settings.cluster.reads == "tails"
+
     def journal_durable(self) -> int:
         return self.journal.durable_seq if self.safe is None else self.store.covers(self.safe.journal)
 

@@ -81,6 +81,11 @@ class ClusterConfig:
         1 * GiB, "Log that is kept for members that are away, so that they need not start over."
     )
     chain_tails: int = setting(1, "In a chain: how many members at its end are fed by the same one.")
+    reads: Literal["any", "tails"] = setting(
+        "any",
+        "In a chain: which members show the rows of streams to those who read: any that is ready, because each shows only "
+        "what all have; or its tails alone, and others refuse with their names.",
+    )
     compare_s: int = setting(
         60,
         "How often the leader has the others compare what their queues and streams hold with its own; 0: never.",
@@ -127,6 +132,7 @@ class ClusterConfig:
         if self.name and (not self.name.isprintable() or any(c in self.name for c in " /")):
             raise ConfigError(key="cluster.name", problem=f"must be a word without '/', not {self.name!r}")
         self._check_groups()
+        self._check_reads()
         for entry in self.peers:
             peer, equals, address = entry.partition("=")
             if not peer or not equals or ":" not in address:
@@ -135,6 +141,21 @@ class ClusterConfig:
             path = getattr(self, name)
             if path is not None and not path.is_file():
                 raise ConfigError(key=f"cluster.{name}", problem=f"there is no file {path}")
+
+    def _check_reads(self) -> None:
+        if self.reads == "any":
+            return
+        if self.mode != "chain":
+            raise ConfigError(
+                key="cluster.reads",
+                problem=f"'{self.reads}' is for cluster.mode 'chain': in '{self.mode}' no member is a tail",
+            )
+        if self.group != MAIN:
+            raise ConfigError(
+                key="cluster.reads",
+                problem=f"'{self.reads}' is for the group '{MAIN}': clients reach those of '{self.group}' through fronts, and "
+                "fronts go to the member that leads",
+            )
 
     def _check_groups(self) -> None:
         words = "must be 1 to 64 letters, digits, '.', '_' or '-'"

@@ -216,6 +216,10 @@ class Services(Protocol):
     def topology(self) -> Callable[[], Topology]:
         """The cluster, as it is now."""
 
+    @property
+    def tails_only(self) -> bool:
+        """In a chain: rows of streams are shown by its tails and nobody else (`frontend/tails.py`)."""
+
     def journal_durable(self) -> int:
         """Every record of the journal up to this sequence is on the disk."""
 

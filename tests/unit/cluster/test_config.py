@@ -32,6 +32,7 @@ def test_lists_are_given_with_commas() -> None:
         ("cluster.group", "x" * 65),
         ("cluster.secret_file", "there/is/no/such/file"),
         ("cluster.chain_tails", "0"),
+        ("cluster.reads", "head"),
         ("cluster.copies_min", "0"),
         ("cluster.compare_s", "-1"),
         ("cluster.ack_budget_share", "0"),
@@ -52,6 +53,17 @@ def test_more_copies_than_there_are_members_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"at most cluster\.size, which is 3") as caught:
         load({**cluster, "cluster.copies_min": "4"})
     assert caught.value.key == "cluster.copies_min"
+
+
+def test_only_a_chain_that_clients_connect_to_can_have_its_tails_alone_read_from() -> None:
+    """K-43. In a standby nobody is a tail; and who comes through a front is taken to the member that leads."""
+    assert load().cluster.reads == "any"
+    assert load(in_main(mode="chain", reads="tails")).cluster.reads == "tails"
+    with pytest.raises(ConfigError, match=r"is for cluster.mode 'chain': in 'standby' no member is a tail"):
+        load(in_main(reads="tails"))
+    with pytest.raises(ConfigError, match=r"clients reach those of 'fast' through fronts") as caught:
+        load(in_main(group="fast", mode="chain", reads="tails"))
+    assert caught.value.key == "cluster.reads"
 
 
 def test_a_member_needs_an_address_for_its_peers() -> None:

@@ -86,6 +86,8 @@ class World:
     """Fits `Services`."""
 
     topology = staticmethod(lambda: ALONE)
+    tails_only = False
+    name = "tidemark"
 
     def __init__(self, *, syncing: bool = True, **settings: Any) -> None:
         self.config = Amqp091Config(**settings)

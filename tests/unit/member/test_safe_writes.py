@@ -153,8 +153,8 @@ def test_what_was_read_at_one_tail_is_at_the_other_in_whatever_order_the_rest_di
 def test_whatever_is_slow_nobody_shows_what_is_not_on_all_disks_before_and_behind_it(
     seed: int, tails: int
 ) -> None:
-    """K-44: A to B to C: what is on C is on A and B, and what is visible on C is on every disk. K-43: a reader at A or B is
-    not refused, but sees no more than one at a tail may."""
+    """K-44: A to B to C: what is on C is on A and B, and what is visible on C is on every disk. A reader at A or B,
+    where it is not refused (`cluster.reads`), sees no more than one at a tail may."""
     dice = Random(seed)
     group = a_chain("abcd", tails)
     members = in_order(group)

@@ -35,6 +35,7 @@ from tidemark.broker.consumer import Consumer
 from tidemark.broker.core import Holder, QueueCore, Unacked
 from tidemark.broker.publishing import Publishing
 from tidemark.broker.session import Session
+from tidemark.broker.streams.stream import Stream
 from tidemark.broker.transaction import Transaction
 from tidemark.errors import (
     ChannelFault,
@@ -46,6 +47,7 @@ from tidemark.errors import (
     RemoteProtocolError,
     TidemarkError,
 )
+from tidemark.frontend import tails
 from tidemark.frontend.amqp091.confirms import Confirms
 from tidemark.frontend.amqp091.replies import reply_text
 from tidemark.frontend.services import ChannelCounts, ChannelStatistics, Services
@@ -701,6 +703,7 @@ class Channel:
 
     def _consume(self, method: BasicConsume) -> None:
         queue = self._queue_named(method.queue)
+        self._check_shown(queue)
         tag = method.consumer_tag or self._services.broker.generated_name("amq.ctag-")
         if tag in self._consumers:
             raise NotAllowed(reason=f"attempt to reuse consumer tag '{tag}'")
@@ -717,6 +720,13 @@ class Channel:
         )
         if not method.no_wait:
             self._reply(BasicConsumeOk(consumer_tag=tag))
+
+    def _check_shown(self, queue: str) -> None:
+        """Raises NotATail: it is a stream, and other members show it."""
+        if self._services.tails_only and isinstance(self._session.queue(queue, "read"), Stream):
+            refusal = tails.refusal(self._services, queue)
+            if refusal is not None:
+                raise refusal
 
     def _cancel(self, method: BasicCancel) -> None:
         consumer = self._consumers.pop(method.consumer_tag, None)

@@ -25,6 +25,7 @@ from tidemark.broker.streams.session import At, StreamSession
 from tidemark.broker.streams.snapshots import Snapshot
 from tidemark.broker.streams.stream import Stream
 from tidemark.errors import CommandInvalid, NotAllowed, NotFound, SyntaxFault
+from tidemark.frontend import tails
 from tidemark.frontend.stream import batches, following
 from tidemark.frontend.stream.copying import Copying
 from tidemark.frontend.stream.counts import Count, Truncate
@@ -38,6 +39,8 @@ from tidemark.wire.stream.rows import ENCODING, encode_rows
 
 WRITES = frozenset({"put", "commit"})
 """Operations that wait while publishers must."""
+SHOWS = frozenset({"get", "snapshot", "read", "diff", "follow"})
+"""Operations that show rows, or begin to."""
 PIN_LEASE_MS = 3_600_000
 """Of a pin that does not ask for another one."""
 COUNTS_MAX = 16
@@ -70,10 +73,13 @@ class Requests:
             )
         fields = Fields(header, str(op))
         streams, services = self._session.broker.streams, self._link.services
+        if not streams.leads:
+            following.check_reads(str(op), fields, services.topology(), self._link.peer.tls)
+        if services.tails_only and op in SHOWS and not (op == "snapshot" and "pin" in fields):
+            self._check_shown(fields)
         if streams.leads:
             operation(self, request, fields, payload)
             return
-        following.check_reads(str(op), fields, services.topology(), self._link.peer.tls)
         seen = following.seen_by(str(op), fields)
         if following.missing(streams, services, seen) is None:
             operation(self, request, fields, payload)
@@ -88,6 +94,26 @@ class Requests:
                     lambda kept: operation(self, request, fields, kept),
                 )
             )
+
+    def _check_shown(self, fields: Fields) -> None:
+        """Raises NotATail: other members show this.
+
+        A snapshot that was opened while this one did is read to its end. What the leader does not have at all nobody need look for
+        elsewhere, so that is what it says.
+        """
+        number = fields.number("snapshot", None)
+        opened = None if number is None else self._opened(number)
+        if opened is not None and opened.pin is None:
+            return
+        name = fields.text("stream") if opened is None else opened.stream.name
+        refusal = tails.refusal(self._link.services, name, tls=self._link.peer.tls)
+        if refusal is None:
+            return
+        if self._session.broker.streams.leads:
+            self._streams.stream(name, "read")
+            if opened is None and "pin" in fields:
+                self._streams.pinned(name, fields.text("pin")).close()
+        raise refusal
 
     def close(self) -> None:
         """The connection is gone."""

@@ -21,7 +21,7 @@ from tidemark.sim.disk import SimDisk
 from tidemark.sim.store import CONFIG
 from tidemark.wire.stream.frames import READER_PREAMBLE, Kind
 
-SETTINGS = load({"broker.scrypt_log2_n": "10", "limits.disk_free_bytes_min": "0", "stream.behind_s_max": "3"})
+FLAGS = {"broker.scrypt_log2_n": "10", "limits.disk_free_bytes_min": "0", "stream.behind_s_max": "3"}
 TOPOLOGY = Topology(
     "chain",
     7,
@@ -36,12 +36,15 @@ TOPOLOGY = Topology(
 class MemberWorld(NodeWorld):
     """A node that follows, until it is told to lead. Fits `node.Outside`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, **flags: str) -> None:
+        settings = load(
+            {**FLAGS, "node.name": name, **{f"cluster.{key}": text for key, text in flags.items()}}
+        )
         self.disk = SimDisk()
         self.now_ms = START_MS
         self.notes: list[tuple[str, str]] = []
         self.clients: dict[FrontEnd, Any] = {}
-        self.node = Node(replace(SETTINGS, store=CONFIG), self.disk, self, Random(name).randbytes)
+        self.node = Node(replace(settings, store=CONFIG), self.disk, self, Random(name).randbytes)
         self.node.topology = lambda: TOPOLOGY
         self.node.follow(self.now_ms)
         self.broker = self.node.broker
@@ -100,8 +103,8 @@ class MemberWorld(NodeWorld):
 class Pair:
     """`a` leads, `b` follows."""
 
-    def __init__(self) -> None:
-        self.a, self.b = MemberWorld("a"), MemberWorld("b")
+    def __init__(self, **flags: str) -> None:
+        self.a, self.b = MemberWorld("a", **flags), MemberWorld("b", **flags)
         self.a.lead("aa" * 16)
         self.writer = StreamClient(self.a)
         self.writer.hello()
@@ -147,7 +150,7 @@ def pair() -> Pair:
 
 
 def test_a_member_that_follows_shows_what_is_complete_and_no_more(pair: Pair) -> None:
-    """K-43: a consumer may read at any ready member: each shows what all of them have."""
+    """By default (`cluster.reads`) a consumer may read at any ready member: each shows what all of them have."""
     pair.put(("k", "1"))
     pair.catch_up()
     pair.put(("k", "2"), ("l", "1"))
