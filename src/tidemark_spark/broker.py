@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import random
 import threading
@@ -32,7 +33,7 @@ from tidemark.client.operations import Call, Header
 from tidemark.client.reading import Range, Reading
 from tidemark.client.values import Cut, Receipt
 from tidemark.client.waiting import ASK_LEADER, Lost, NoAnswerYet
-from tidemark.errors import NotFound, PinExpired, StreamElsewhere, TidemarkError
+from tidemark.errors import NotATail, NotFound, PinExpired, StreamElsewhere, TidemarkError
 from tidemark_spark.errors import BrokerAway, ConnectorError, DataLost, StreamMissing, StreamPartitioned
 from tidemark_spark.planning import Slice, Task
 from tidemark_spark.schema import Shaper, asked
@@ -564,6 +565,9 @@ class _SliceReader:
                 return
             except (Lost, NoAnswerYet, *AWAY) as problem:
                 self._patience.failed(problem)
+            except NotATail as refusal:
+                self._read_from = "tail"
+                self._patience.failed(refusal)
             except ASK_LEADER as problem:
                 if self._read_from != "leader":
                     self._read_from = "leader"  # it knows what there is; another member may not have it yet
@@ -576,7 +580,7 @@ class _SliceReader:
         """What one connection gives, from where we are to the end of the slice."""
         task, part = self._task, self._part
         client = client_of(task.url, task.retry_s, self._read_from)
-        link = client.reader()
+        link = client.link() if self._read_from == "leader" else client.reader()
         wanted = Range(
             after=self._position, until=part.until, shards=part.shards, key_from=task.key_from,
             key_to=task.key_to, columns=self._asked, batch_bytes=task.batch_bytes,
@@ -596,6 +600,10 @@ class _SliceReader:
                 self._renew(client)
             assert pending.answer is not None
             reading.finish(*pending.answer)
+        except NotATail as refusal:
+            if self._read_from != "leader":
+                client.to_tails(link, refusal, math.inf)
+            raise
         finally:
             link.drop(pending)
 

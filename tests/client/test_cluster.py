@@ -9,6 +9,7 @@ import pytest
 
 from tidemark.client.address import Address, Endpoints
 from tidemark.client.cluster import Cluster, Dialling, ReadFrom, Seen, read_from_of
+from tidemark.errors import NotATail
 
 A, B, C, D = (Address(f"10.0.0.{number}", 5672) for number in range(1, 5))
 H1, H2 = "11" * 16, "22" * 16
@@ -162,6 +163,39 @@ def test_without_a_tail_reads_go_to_whoever_lets_us_in() -> None:
     search = dialling([A, B], read_from="tail", told=welcome("a", ready="a"))
     assert search.next()[0] == A
     assert search.greeted(A, welcome("a", ready="a"))
+
+
+NOT_A_TAIL = NotATail(stream="s", member="a", tails="c at 10.0.0.3:5672", epoch=1)
+
+
+@pytest.mark.parametrize("read_from", ["leader", "any", "tail"])
+def test_whoever_is_told_that_only_tails_show_rows_reads_there_from_then_on(read_from: ReadFrom) -> None:
+    """K-43, K-57"""
+    cluster = Cluster(read_from)
+    cluster.learn(welcome("a"))
+
+    assert cluster.turn_to_tails(NOT_A_TAIL) is (read_from == "tail")
+    assert cluster.readers() == [C]
+
+
+def test_a_tail_that_is_none_any_more_names_the_next_one() -> None:
+    cluster = Cluster("tail")
+    cluster.learn(welcome("a"))
+    cluster.turn_to_tails(NOT_A_TAIL)
+    search = Dialling(cluster, Endpoints([A]), reads=True)
+    assert search.next()[0] == C
+
+    assert not search.greeted(C, welcome("c", ready="abcd"))
+    assert search.next()[0] == D
+
+
+def test_behind_a_front_nobody_says_where_tails_are_and_the_refusal_stands() -> None:
+    hidden = welcome("a")
+    hidden["members"] = [{**one, "address": ""} for one in hidden["members"]]
+    cluster = Cluster()
+    cluster.learn(hidden)
+    with pytest.raises(NotATail, match=r"c at 10\.0\.0\.3:5672"):
+        cluster.turn_to_tails(NOT_A_TAIL)
 
 
 def test_there_are_three_places_to_read_from() -> None:

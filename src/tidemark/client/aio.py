@@ -67,8 +67,10 @@ from tidemark.client.waiting import (
     CONNECT_S_MAX,
     MAKE_AFTER_S,
     SAFE_WAIT_S,
+    TAIL_AGAIN_S,
     Lost,
     NoAnswerYet,
+    Refusals,
     Tries,
     left_until,
     sentence_of,
@@ -76,6 +78,7 @@ from tidemark.client.waiting import (
 from tidemark.errors import (
     AccessRefused,
     MemberBehind,
+    NotATail,
     NotFound,
     NotHere,
     PinExpired,
@@ -263,6 +266,15 @@ class Route:
         self.endpoints = Endpoints(target.addresses)
         self.connecting = asyncio.Lock()
         self.current: Link | None = None
+        self.left: Link | None = None
+        """To a member that shows nothing new: what was opened there may still be read."""
+
+    def leave(self, link: Link) -> None:
+        """Look for another one, and leave this one to those who still read there."""
+        if self.current is link:
+            self.left, self.current, before = link, None, self.left
+            if before is not None:
+                before.close()
 
 
 class AsyncClient:
@@ -306,8 +318,9 @@ class AsyncClient:
         for other in list(self._groups.values()):
             await other.close()
         for route in (self._writes, self._reads):
-            if route.current is not None:
-                route.current.close()
+            for link in (route.current, route.left):
+                if link is not None:
+                    link.close()
         await asyncio.sleep(0)  # the transports close in the next turn of the loop
 
     @property
@@ -534,6 +547,9 @@ class AsyncClient:
                 raise tries.no_answer(sent=pending is not None) from None
             except Lost as lost:
                 tries.lost(lost)
+            except NotATail as refusal:
+                await self.to_tails(link, refusal, deadline)
+                route = self._reads
             except ASK_LEADER as refusal:
                 if route.reads:
                     route = self._writes
@@ -555,6 +571,21 @@ class AsyncClient:
     async def reader(self, deadline: float | None = None) -> Link:
         """A connection for reads that works, as far as we know."""
         return await self._link(self._reads, self.deadline() if deadline is None else deadline)
+
+    async def to_tails(self, link: Link, refusal: NotATail, deadline: float) -> None:
+        """Whoever this link goes to shows no rows: the next `reader` is a tail, as far as that is known.
+
+        Raises:
+            NotATail: they cannot be found, or not in time.
+        """
+        again = self._cluster.turn_to_tails(refusal)
+        if not self._reads.reads:
+            self._reads = Route(self._target, reads=True)
+        self._reads.leave(link)
+        if again:
+            if time.monotonic() + TAIL_AGAIN_S > deadline:
+                raise refusal
+            await asyncio.sleep(TAIL_AGAIN_S)
 
     @property
     def reads_elsewhere(self) -> bool:
@@ -924,6 +955,11 @@ class AsyncRows(Passes):
             except Lost as lost:
                 if begun or self._link is not None:
                     raise self._interrupted(lost, reading.position) from None
+            except NotATail as refusal:
+                if self._link is not None:
+                    raise
+                await client.to_tails(link, refusal, deadline)
+                find = client.reader
             except ASK_LEADER:
                 if begun or self._link is not None or find == client.link or not client.reads_elsewhere:
                     raise
@@ -1102,7 +1138,7 @@ class AsyncFollower:
         await self._client.call(self._call(batch))
 
     async def _run(self) -> AsyncGenerator[Batch, None]:
-        client, following, anew = self._client, self._following, False
+        client, following, anew, refusals = self._client, self._following, False, Refusals()
         if following.consumer is not None:
             await client.call(ops.register(following.stream, following.consumer, self._lease))
         else:
@@ -1119,6 +1155,11 @@ class AsyncFollower:
                     async for batch in self._batches(link, pending):
                         yield batch
                     return
+                except NotATail as refusal:
+                    await client.to_tails(link, refusal, refusals.deadline(client.timeout))
+                    at_leader = False
+                    if following.from_mark:
+                        await self._begin_at_mark()
                 except (MemberBehind, NotHere):
                     if at_leader or not client.reads_elsewhere:
                         raise
@@ -1151,6 +1192,14 @@ class AsyncFollower:
             return True
         following.begin_at(mark)
         return False
+
+    async def _begin_at_mark(self) -> None:
+        """The same where the leader shows no rows: begin where all shards have come to that are read."""
+        client, following = self._client, self._following
+        assert following.consumer is not None
+        shards = (await client.call(ops.info(following.stream))).shards if following.sharded else 1
+        mark = await client.call(ops.mark(following.stream, following.consumer))
+        following.begin_at_least(mark, shards)
 
     async def _batches(self, link: Link, pending: Pending) -> AsyncIterator[Batch]:
         following = self._following

@@ -70,8 +70,10 @@ from tidemark.client.waiting import (
     CONNECT_S_MAX,
     MAKE_AFTER_S,
     SAFE_WAIT_S,
+    TAIL_AGAIN_S,
     Lost,
     NoAnswerYet,
+    Refusals,
     Tries,
     left_until,
     sentence_of,
@@ -79,6 +81,7 @@ from tidemark.client.waiting import (
 from tidemark.errors import (
     AccessRefused,
     MemberBehind,
+    NotATail,
     NotFound,
     NotHere,
     PinExpired,
@@ -348,6 +351,15 @@ class Route:
         self.endpoints = Endpoints(target.addresses)
         self.connecting = threading.Lock()
         self.current: Link | None = None
+        self.left: Link | None = None
+        """To a member that shows nothing new: what was opened there may still be read."""
+
+    def leave(self, link: Link) -> None:
+        """Look for another one, and leave this one to those who still read there."""
+        if self.current is link:
+            self.left, self.current, before = link, None, self.left
+            if before is not None:
+                before.close()
 
 
 class Client:
@@ -394,8 +406,9 @@ class Client:
         for other in others:
             other.close()
         for route in (self._writes, self._reads):
-            if (link := route.current) is not None:
-                link.close()
+            for link in (route.current, route.left):
+                if link is not None:
+                    link.close()
 
     @property
     def node(self) -> str:
@@ -685,6 +698,9 @@ class Client:
                 raise tries.no_answer(sent=pending is not None) from None
             except Lost as lost:
                 tries.lost(lost)
+            except NotATail as refusal:
+                self.to_tails(link, refusal, deadline)
+                route = self._reads
             except ASK_LEADER as refusal:
                 if route.reads:
                     route = self._writes
@@ -706,6 +722,23 @@ class Client:
     def reader(self, deadline: float | None = None) -> Link:
         """A connection for reads that works, as far as we know: of a cluster, to where `read_from` says."""
         return self._link(self._reads, self.deadline() if deadline is None else deadline)
+
+    def to_tails(self, link: Link, refusal: NotATail, deadline: float) -> None:
+        """Whoever this link goes to shows no rows: the next `reader` is a tail, as far as that is known.
+
+        Raises:
+            NotATail: they cannot be found, or not in time.
+        """
+        with self._grouping:
+            again = self._cluster.turn_to_tails(refusal)
+            if not self._reads.reads:
+                self._reads = Route(self._target, reads=True)
+            self._reads.leave(link)
+        if again:
+            if time.monotonic() + TAIL_AGAIN_S > deadline:
+                raise refusal
+            if self._closing.wait(TAIL_AGAIN_S):
+                raise ClientClosed
 
     @property
     def reads_elsewhere(self) -> bool:
@@ -1154,6 +1187,11 @@ class Rows(Passes):
             except Lost as lost:
                 if begun or self._link is not None:
                     raise self._interrupted(lost, reading.position) from None
+            except NotATail as refusal:
+                if self._link is not None:
+                    raise
+                client.to_tails(link, refusal, deadline)
+                find = client.reader
             except ASK_LEADER:
                 if begun or self._link is not None or find == client.link or not client.reads_elsewhere:
                     raise
@@ -1315,7 +1353,7 @@ class Follower:
         """How it waits for what comes next; who follows several streams at once has a way of his own."""
 
     def __iter__(self) -> Iterator[Batch]:
-        client, following, anew = self._client, self._following, False
+        client, following, anew, refusals = self._client, self._following, False, Refusals()
         if following.consumer is not None:
             client.call(ops.register(following.stream, following.consumer, self._lease))
         else:
@@ -1331,6 +1369,11 @@ class Follower:
                 try:
                     yield from self._batches(link, pending)
                     return
+                except NotATail as refusal:
+                    client.to_tails(link, refusal, refusals.deadline(client.timeout))
+                    at_leader = False
+                    if following.from_mark:
+                        self._begin_at_mark()
                 except (MemberBehind, NotHere):
                     if at_leader or not client.reads_elsewhere:
                         raise
@@ -1363,6 +1406,14 @@ class Follower:
             return True
         following.begin_at(mark)
         return False
+
+    def _begin_at_mark(self) -> None:
+        """The same where the leader shows no rows: begin where all shards have come to that are read."""
+        client, following = self._client, self._following
+        assert following.consumer is not None
+        shards = client.call(ops.info(following.stream)).shards if following.sharded else 1
+        mark = client.call(ops.mark(following.stream, following.consumer))
+        following.begin_at_least(mark, shards)
 
     def commit(self, batch: Batch) -> None:
         """Move the consumer's mark to the end of a batch; when this returns it is on the disk."""

@@ -4,7 +4,8 @@ Both clients share these machines; they differ only in how they wait.
 
 `Cluster` is the newest list of members that a broker told. `Dialling` is the search for one connection: it names whom to
 try next and judges who answers. Writes go to the member that leads: whoever else takes the client in passes it on, so
-such a connection is good, and the direct one is better. Reads go where the client wants them.
+such a connection is good, and the direct one is better. Reads go where the client wants them, or to tails if the
+cluster lets nobody else show rows.
 
 `Seen` remembers how far the client has seen what the brokers hold. A member that is asked to read is told, and never
 shows less: so what a client reads does not go back, whichever members it reads from.
@@ -23,7 +24,7 @@ from tidemark.client.address import Address, Endpoints, parse_address
 from tidemark.client.errors import NotConnected
 from tidemark.client.values import MemberInfo
 from tidemark.client.waiting import FINAL, Lost, NoAnswerYet, sentence_of
-from tidemark.errors import NotHere
+from tidemark.errors import NotATail, NotHere
 
 ReadFrom: TypeAlias = Literal["leader", "tail", "any"]
 READ_FROM: tuple[ReadFrom, ...] = ("leader", "tail", "any")
@@ -91,6 +92,17 @@ class Cluster:
         found = [parse_address(one.address) for one in self.members if one.address and self._reads(one)]
         self._dice.shuffle(found)
         return found
+
+    def turn_to_tails(self, refusal: NotATail) -> bool:
+        """Only tails show rows here: reads go there from now on. Whether they did before.
+
+        Raises:
+            NotATail: nobody says where members are, as behind a front.
+        """
+        if not self.addresses:
+            raise refusal
+        before, self.read_from = self.read_from, "tail"
+        return before == "tail"
 
     def _reads(self, member: MemberInfo) -> bool:
         if self.read_from == "tail":

@@ -276,6 +276,15 @@ class Following:
         """That is where the mark is."""
         self._start = {"history": mark.history or None, "sequence": mark.sequence}
 
+    def begin_at_least(self, mark: Mark | None, shards: int) -> None:
+        """The same for those shards that are read, of so many: where the last of them is. None: at the beginning."""
+        if mark is None:
+            self._start = "first"
+            return
+        if self._shards is not None and len(mark.shards) == shards:
+            mark = mark._replace(sequence=min(mark.shards[shard] for shard in self._shards))
+        self.begin_at(mark)
+
     @property
     def sharded(self) -> bool:
         return self._shards is not None

@@ -40,6 +40,12 @@ FINAL = (LoginRefused, NotAllowed, AccessRefused, NotFound, ServerError)
 ASK_LEADER = (MemberBehind, NotHere, NotFound, PinExpired)
 """What a member that only reads may answer because it does not have everything yet: the one that leads knows."""
 
+TAIL_AGAIN_S = 0.1
+"""Where only tails show rows: how long to wait before somebody is asked again who was found to be none, or does not have it yet."""
+
+RUN_S = 2 * CONNECT_S_MAX
+"""Refusals that are further apart have nothing to do with one another."""
+
 
 class Lost(Exception):
     """The connection broke before the answer; `sent` says whether the broker may have the request."""
@@ -86,6 +92,21 @@ class Tries:
     def was_done(self, refusal: TidemarkError) -> bool:
         """Whether this is refused because a try before has taken away what was to be taken away."""
         return isinstance(refusal, (NotFound, PinExpired)) and self.call.takes_away and self.count > 1
+
+
+class Refusals:
+    """Since when somebody has been refused the same thing again and again."""
+
+    def __init__(self) -> None:
+        self._first_s = self._last_s = -RUN_S
+
+    def deadline(self, timeout_s: float) -> float:
+        """Refused once more: until when it is still worth trying."""
+        now = time.monotonic()
+        if now - self._last_s > RUN_S:
+            self._first_s = now
+        self._last_s = now
+        return self._first_s + timeout_s
 
 
 class Pulse:
