@@ -8,7 +8,8 @@ Where the members' names are known they are dialled where they listen for peers.
 cluster and says who the client is, so that checks and lists of connections are about the client; and where there are several
 groups a broker takes its word for where messages go (`LinkKind.FRONT`). What a client itself says in AMQP is never carried by such
 a link: with one group it is a relay. What a client of the stream protocol says is, behind the front's own word for who it is (`router/streams.py`). With several, the front also comes for itself (`LinkKind.OWN`), to move on what lies in stand-ins
-and outboxes (`router/mover.py`); the leader of each group tells it where, on a link like that of the wiring.
+and outboxes (`router/mover.py`); the leader of each group tells it where, on a link like that of the wiring. With one group such a link only
+says who leads (`LinkKind.LEADER`): when that one hangs, and another is found, clients are cut loose from it.
 
 Invariant: routers and links are only ever called from the loop's thread, and a link has at most one socket.
 """
@@ -23,7 +24,7 @@ import resource
 import socket
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from tidemark.cluster.config import ClusterConfig
 from tidemark.config import Address, Config, parse_address
@@ -225,7 +226,12 @@ class FrontServer:
         cluster = config.cluster
         self._secret, self._tls = read_secret(cluster.secret_file, log), peer_tls_of(cluster)
         self.through = len(self.members) == 1
-        self._feeds = {} if self.through else {group: self._wiring_link(group) for group in self.members}
+        kind: Literal[LinkKind.WIRING, LinkKind.LEADER] = LinkKind.LEADER if self.through else LinkKind.WIRING
+        self._feeds = {
+            group: self._wiring_link(group, kind) for group, places in self.members.items() if places[0].name
+        }
+        self._leaders: dict[str, Name] = {}
+        """Who leads each group, as far as is known; of members without names nothing is."""
         self.wiring: Wiring = OneGroup() if self.through else self._feeds[MAIN].copy
         self.addresses: dict[str, Address] = {}
         """Where it really listens, by the name of the setting."""
@@ -258,7 +264,7 @@ class FrontServer:
         """A client takes a socket of its own and one for each group."""
         self._refused = 0
 
-    def _wiring_link(self, group: str) -> WiringLink:
+    def _wiring_link(self, group: str, kind: Literal[LinkKind.WIRING, LinkKind.LEADER]) -> WiringLink:
         members = {member.name: member.address for member in self.members[group]}
         return WiringLink(
             self.config_of_all.node.name,
@@ -269,6 +275,7 @@ class FrontServer:
             self.log,
             self._tls,
             group,
+            kind,
         )
 
     def _identity(self, group: str) -> str:
@@ -282,11 +289,14 @@ class FrontServer:
     def _led(self, group: str, leader: Name) -> None:
         """This member leads a group. One that led before may hang: nobody is left with it, or on the way to it."""
         self._at()
+        before = self._leaders.get(group, leader)
+        self._leaders[group] = leader
         for link, one in list(self._sockets.items()):
             if (
                 isinstance(link, Link | StreamLink)
                 and link.group == group
-                and one.member != leader
+                # Whom we were sent to has not said its name: it is the one that led then.
+                and (one.member or before) != leader
                 and not link.closed
             ):
                 link.lose(f"{leader} leads now")

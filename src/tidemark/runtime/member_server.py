@@ -16,6 +16,7 @@ import ipaddress
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tidemark.cluster.chain.mode import tails_from
 from tidemark.cluster.config import ClusterConfig
@@ -109,6 +110,7 @@ class MemberServer(Server):
             self._check_address(secret, tls)
             self.peers = Peers(me, cluster.identity, secret, self, self._relayed, self.log, tls)
             self.peers.fronted, self.peers.owned, self.peers.fed = self._fronted, self._owned, self._fed
+            self.peers.watched = partial(self._fed, wiring=False)
             for name, address in self._routes.items():
                 self.peers.known(name, address)
             await super().start()
@@ -278,15 +280,17 @@ class MemberServer(Server):
         )
         return ConnectionShell(self, who)
 
-    def _fed(self, front: Name) -> asyncio.BaseProtocol | str:
-        """A front wants to have a copy of the wiring, or to know where messages wait for it."""
+    def _fed(self, front: Name, *, wiring: bool = True) -> asyncio.BaseProtocol | str:
+        """A front wants to have a copy of the wiring, or to know where messages wait for it, or only who leads."""
         if not self._leads():
             leader = self.elsewhere() or ""
             address = self.peers.addresses.get(leader)
             return TurnedAway(Elsewhere(leader, "" if address is None else str(address)))
         broker = self.node.broker
         epoch = self.member.view.epoch if self.member.view is not None else 0
-        return self.feeds.link(front, Greeting(self.config.node.name, epoch, broker.groups), broker)
+        return self.feeds.link(
+            front, Greeting(self.config.node.name, epoch, broker.groups), broker, wiring=wiring
+        )
 
     def _leads(self) -> bool:
         """Whether this member leads and can prove it, at this very moment."""

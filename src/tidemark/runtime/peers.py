@@ -163,6 +163,7 @@ class Peers:
         self.fronted: Relayed = lambda _, __: "fronts are not served here"
         self.owned: Relayed = self.fronted
         self.fed: Fed = lambda _: "there is no wiring to be had here"
+        self.watched: Fed = self.fed
         self.log = log
         self.tls = tls
         self.addresses: dict[Name, Address] = {}
@@ -613,7 +614,11 @@ class Link(asyncio.BufferedProtocol):
             else:
                 taker = ask(peer, client)
         else:
-            kinds = {LinkKind.WIRING: peers.fed, LinkKind.SURVEY: peers.surveyed}
+            kinds = {
+                LinkKind.WIRING: peers.fed,
+                LinkKind.LEADER: peers.watched,
+                LinkKind.SURVEY: peers.surveyed,
+            }
             taker = kinds.get(handshake.kind, peers.compared)(peer)
         if isinstance(taker, str):
             handshake.refuse(taker)

@@ -14,6 +14,8 @@ Nothing is said before it is complete, that is, before whoever leads next is sur
 that the next leader never heard of would keep a message from a queue that is still there. A change waits for its own place
 in the catalog, and all that is said behind it waits, too; while nothing is on its way to other members nothing waits.
 
+A front that passes everything on to main wants none of this but the greeting, and pings: who leads, and that it does not hang (`NoWiring`).
+
 Where messages wait is said when they begin to, behind the image, and again every `REMIND_S` while nobody takes them.
 
 Invariant: what a front is sent is the image, the mark of its end, and every change since, in the order in which they were made;
@@ -28,7 +30,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from tidemark.broker.broker import Broker
-from tidemark.broker.feed import WiringFeed, encoded
+from tidemark.broker.feed import Listener, WiringFeed, encoded
 from tidemark.errors import PeerFault
 from tidemark.model.peers import Name
 from tidemark.model.wiring import Spec
@@ -59,6 +61,24 @@ REMIND_S = 2.0
 PING = encode(Ping())
 
 
+class NoWiring:
+    """In place of a `WiringFeed`, for a front that wants to know only who leads, and that it does not hang."""
+
+    last_seq = 0
+
+    def listen(self, _: Listener) -> list[Spec]:
+        return []
+
+    def remind(self, _: Listener) -> None:
+        """Nothing waits for it."""
+
+    def leave(self, _: Listener) -> None:
+        """It was nowhere."""
+
+
+NO_WIRING = NoWiring()
+
+
 class Feeds:
     """All fronts that this member tells its wiring."""
 
@@ -71,8 +91,10 @@ class Feeds:
         self._feed: WiringFeed | None = None
         self._broker: Broker | None = None
 
-    def link(self, front: Name, greeting: Greeting, broker: Broker) -> FeedLink:
-        """Who takes the socket of a front. This member leads, with this broker."""
+    def link(self, front: Name, greeting: Greeting, broker: Broker, *, wiring: bool = True) -> FeedLink:
+        """Who takes the socket of a front. This member leads, with this broker. Without `wiring` it is told no more than that."""
+        if not wiring:
+            return FeedLink(self, NO_WIRING, front, greeting)
         if self._feed is None or self._broker is not broker:
             self.cut("another node leads here now")
             self._feed, self._broker = WiringFeed(broker), broker
@@ -99,7 +121,7 @@ class Feeds:
 class FeedLink(asyncio.Protocol):
     """The link of one front. Fits `broker.feed.Listener`."""
 
-    def __init__(self, feeds: Feeds, feed: WiringFeed, front: Name, greeting: Greeting) -> None:
+    def __init__(self, feeds: Feeds, feed: WiringFeed | NoWiring, front: Name, greeting: Greeting) -> None:
         self.front = front
         self.transport: asyncio.Transport
         self._feeds = feeds

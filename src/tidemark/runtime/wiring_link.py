@@ -1,4 +1,5 @@
-"""A front's side of the link over which the leader of a group tells it the wiring, if it is main, and where messages wait.
+"""A front's side of the link over which the leader of a group tells it the wiring, if it is main, and where messages wait; or, to a
+front of one group, no more than that it leads and does not hang.
 
 It dials the members of the group one after the other until one of them leads; one that does not says who does. Whoever was
 silent is asked last, and not for long: it may hang while another leads. What comes is put into `copy` (`broker/wiring_copy.py`), which says when it is new enough. A link that ends is dialled again, at once if it had
@@ -13,7 +14,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import cast
+from typing import Literal, cast
 
 from tidemark.broker.wiring_copy import FreshCopy
 from tidemark.config import Address, parse_address
@@ -65,8 +66,12 @@ class WiringLink:
         log: Log,
         tls: PeerTls | None = None,
         group: str = MAIN,
+        kind: Literal[LinkKind.WIRING, LinkKind.LEADER] = LinkKind.WIRING,
     ) -> None:
-        """`members` are those of the group, with the addresses at which they listen for peers; `cluster` is its identity."""
+        """`members` are those of the group, with the addresses at which they listen for peers; `cluster` is its identity.
+
+        Of a link of the kind LEADER no wiring comes, and `copy` stays empty: it says who leads.
+        """
         self.copy = FreshCopy(content, self._ask, self._fresh_failed)
         self.leader: Name = ""
         """Who tells us the wiring; empty while nobody does."""
@@ -75,6 +80,7 @@ class WiringLink:
         self.led: Callable[[Name], None] = lambda _member: None
         """Told who leads the group, whenever we have found out."""
         self._group = group
+        self._kind = kind
         self._front = front
         self._cluster = cluster
         self._secret = secret
@@ -149,7 +155,7 @@ class WiringLink:
             self._failed(name, f"{address} is not on this machine: set cluster.secret_file")
             return None
         handshake = Dialler(
-            self._front, self._cluster, self._secret, os.urandom(NONCE_BYTES), name, kind=LinkKind.WIRING
+            self._front, self._cluster, self._secret, os.urandom(NONCE_BYTES), name, kind=self._kind
         )
         try:
             async with asyncio.timeout(opening_s):

@@ -8,8 +8,8 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import wraps
-from typing import Any
+from functools import partial, wraps
+from typing import Any, Literal
 
 import pytest
 import uvloop
@@ -20,7 +20,7 @@ from tidemark.broker.broker import Broker
 from tidemark.config import Address
 from tidemark.model.peers import Message, Unit
 from tidemark.model.wiring import QueueSpec
-from tidemark.runtime import wiring_feed
+from tidemark.runtime import wiring_feed, wiring_link
 from tidemark.runtime.log import Log
 from tidemark.runtime.peers import Peers
 from tidemark.runtime.wiring_feed import FeedLink, Feeds, TurnedAway
@@ -63,7 +63,7 @@ class Main:
         self.lines = io.StringIO()
         log = Log("debug", stream=self.lines)
         self.peers = Peers(name, "shop", SECRET, self, lambda _, __: "no relays", log)
-        self.peers.fed = self._fed
+        self.peers.fed, self.peers.watched = self._fed, partial(self._fed, wiring=False)
         self.feeds = Feeds(log, lambda: self.proven and self.broker is not None, self._complete)
         self.address: Address
 
@@ -76,10 +76,11 @@ class Main:
         await self.peers.listen(listener)
         return self
 
-    def _fed(self, front: str) -> asyncio.BaseProtocol | str:
+    def _fed(self, front: str, *, wiring: bool = True) -> asyncio.BaseProtocol | str:
         if self.broker is None:
             return TurnedAway(self.elsewhere)
-        return self.feeds.link(front, Greeting(self.name, 7, self.broker.groups), self.broker)
+        greeting = Greeting(self.name, 7, self.broker.groups)
+        return self.feeds.link(front, greeting, self.broker, wiring=wiring)
 
     def _complete(self) -> int:
         assert self.broker is not None
@@ -109,10 +110,14 @@ async def standing(*brokers: Broker | None) -> AsyncIterator[list[Main]]:
 
 
 @asynccontextmanager
-async def a_front(*mains: Main, secret: bytes = SECRET) -> AsyncIterator[WiringLink]:
+async def a_front(
+    *mains: Main,
+    secret: bytes = SECRET,
+    kind: Literal[LinkKind.WIRING, LinkKind.LEADER] = LinkKind.WIRING,
+) -> AsyncIterator[WiringLink]:
     members = {main.name: main.address for main in mains}
-    lines = io.StringIO()
-    front = WiringLink("front", "shop", secret, members, Amqp091Content(), Log("debug", stream=lines))
+    log = Log("debug", stream=io.StringIO())
+    front = WiringLink("front", "shop", secret, members, Amqp091Content(), log, kind=kind)
     front.start()
     try:
         yield front
@@ -301,6 +306,41 @@ async def test_when_another_leads_the_front_has_its_wiring_and_whoever_waited_ge
         await waiting
         assert front.leader == "b" and queues(front) == {"confirmed"}
         assert old.feed is None
+
+
+@in_loop
+async def test_a_front_of_one_group_is_told_who_leads_and_nothing_of_the_wiring() -> None:
+    broker = a_main()
+    a_session(broker).declare_queue("q", durable=True)
+    led: list[str] = []
+    async with standing(broker, None) as (a, b), a_front(a, b, kind=LinkKind.LEADER) as front:
+        front.led = led.append
+        await eventually(lambda: led == ["a"])
+        a_session(broker).declare_queue("r", durable=True)
+        await fresh(front)
+        assert front.copy.copy is not None and not front.copy.copy.vhosts
+        assert broker.feed is None, "the broker tells nobody of changes"
+
+        a.steps_down()
+        b.broker = a_main()
+        await eventually(lambda: led == ["a", "b"])
+
+
+@in_loop
+async def test_a_leader_that_says_nothing_is_left_for_whoever_leads_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wiring_link, "SILENT_S", 0.5)
+    led: list[str] = []
+    async with standing(a_main(), None) as (a, b), a_front(a, b, kind=LinkKind.LEADER) as front:
+        front.led = led.append
+        await eventually(lambda: led == ["a"])
+        [link] = a.feeds.links
+        assert link._timer is not None
+        link._timer.cancel()  # it hangs
+
+        b.broker = a_main()
+        await eventually(lambda: led == ["a", "b"])
 
 
 @in_loop

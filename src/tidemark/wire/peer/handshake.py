@@ -61,6 +61,7 @@ class LinkKind(IntEnum):
     FRONT = 5
     OWN = 6
     SURVEY = 7
+    LEADER = 8
 
 
 KINDS: Final = frozenset(LinkKind)
