@@ -16,6 +16,7 @@ from system.cluster.test_client import Following, judge, url, writing
 
 from tidemark.client import Client, connect, connect_async
 from tidemark.client.address import Address
+from tidemark.client.cluster import ReadFrom
 from tidemark.errors import NotATail
 
 pytestmark = pytest.mark.timeout(180)
@@ -65,6 +66,8 @@ def test_rows_are_shown_by_the_tail_alone_and_clients_find_it_while_members_die(
             assert pinned and pinned == [row.key for row in reader.stream(name).snapshot()][: len(pinned)]
             in_shard = next(batch for batch in stream.follow("c", shards=[1]) if len(batch))
             assert in_shard.rows[0].value and usual.node == head
+            assert asyncio.run(read_by_asyncio(url(chain), name)) == tail
+            assert read_by_spark(url(chain), name, "leader") == read_by_spark(url(chain), name, "tail") > 0
 
             chain.kill(tail)
             assert reader.stream(name).get("1") is not None and reader.reading_from == middle
@@ -76,13 +79,41 @@ def test_rows_are_shown_by_the_tail_alone_and_clients_find_it_while_members_die(
 
         judge(producing, reading.rows)
         assert reading.nodes[0] == tail and reading.nodes[-1] == head
-        assert asyncio.run(all_rows(url(chain), name)) == len(producing.confirmed)
+        assert len(list(stream.snapshot())) == len(producing.confirmed)
 
         chain.restart(middle, tail)
         wait_until("the chain is whole", lambda: set(chain.states().values()) == {"active", "ready"})
         assert stream.get("1") is not None and usual.reading_from != usual.node == head
 
 
-async def all_rows(where: str, stream: str) -> int:
-    async with connect_async(where) as db, (await db.stream(stream)).snapshot() as snapshot:
-        return len([row async for row in snapshot])
+async def read_by_asyncio(where: str, stream: str) -> str:
+    """Everything that shows rows, in the asyncio client; returns which member did."""
+    async with connect_async(where) as db:
+        found = await db.stream(stream)
+        async with found.follow("async", shards=[0]) as batches:
+            assert await anext(aiter(batches)) is not None
+        async with found.snapshot() as snapshot:
+            assert [row async for row in snapshot]
+        async with found.pin("async") as pin:
+            assert [row async for row in pin]
+        assert await found.get("1") is not None
+        return str((await db.reader()).welcome["node"])
+
+
+def read_by_spark(where: str, stream: str, read_from: ReadFrom) -> int:
+    """What a task of Spark does, without Spark around it."""
+    pytest.importorskip("pyarrow")
+    from tidemark_spark.broker import BrokerFeed, ReadTask, forget_clients, read
+    from tidemark_spark.planning import Slice
+
+    feed = BrokerFeed(where, stream, retry_s=10, place="the chain")
+    pin = feed.pin("spark", 600)
+    task = ReadTask(
+        url=where, place="the chain", stream=stream, pin=pin.name, history=pin.history, read_from=read_from,
+        slices=(Slice((0, 1), 0, pin.sequence),), columns=("key", "sequence"), batch_bytes=64 << 10, retry_s=10,
+        lease_s=600, renews=False, fail_on_data_loss=True, verify=True,
+    )  # fmt: skip
+    try:
+        return sum(batch.num_rows for batch in read(task))
+    finally:
+        forget_clients()
