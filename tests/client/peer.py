@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.wire.stream.frames import PREAMBLE, Frame, FrameReader, Kind, encode_frame
+from tidemark.wire.stream.frames import PREAMBLE, READER_PREAMBLE, Frame, FrameReader, Kind, encode_frame
 
 HISTORY = "ab" * 16
 WELCOME = {"node": "peer", "version": "0", "cluster": [], "history": HISTORY, "frame_max": 1 << 20}
@@ -125,7 +125,7 @@ class Peer:
                 if not piece:
                     return
                 head += piece
-            assert head == PREAMBLE
+            assert head in (PREAMBLE, READER_PREAMBLE)
             while data := sock.recv(65536):
                 for frame in reader.feed(data):
                     if frame.kind is not Kind.REQUEST:
