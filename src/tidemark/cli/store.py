@@ -145,7 +145,7 @@ def _facts(directory: Path) -> StoreFacts:
 
 def _view(directory: Path) -> View | None:
     """The newest view that a member without an etcd knew."""
-    from tidemark.runtime.membership.external import read_view
+    from tidemark.member.views import read_view
 
     try:
         with _opened(directory) as disk:

@@ -15,16 +15,19 @@ import asyncio
 import ipaddress
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from tidemark.cluster.chain.mode import tails_from
 from tidemark.cluster.config import ClusterConfig
-from tidemark.cluster.mode import Answer, MemberHere, State, Survey, Unasked
+from tidemark.cluster.mode import Answer, State, Survey
 from tidemark.config import Address, Config, parse_address
 from tidemark.errors import ConfigError, ConnectionForced, NotHere, NotLeading, TidemarkError
 from tidemark.frontend.services import FrontEnd, MemberInfo, PeerInfo, Topology
+from tidemark.member.facts import MemberFacts, MembershipEvents
 from tidemark.member.member import Member
+from tidemark.member.survey import survey
+from tidemark.member.telling import NotAnswered, Told
+from tidemark.member.views import Views
 from tidemark.model.peers import Message, Name, Unit, View
 from tidemark.node import Node
 from tidemark.runtime.apart import Forked
@@ -33,9 +36,9 @@ from tidemark.runtime.clock import ticks_ms
 from tidemark.runtime.connection import ConnectionShell
 from tidemark.runtime.door import Door
 from tidemark.runtime.log import Log
+from tidemark.runtime.membership import Membership
 from tidemark.runtime.membership.external import ExternalMembership
-from tidemark.runtime.membership.facts import MemberFacts, Membership, MembershipEvents
-from tidemark.runtime.membership.telling import Listening, NotAnswered, Told, exchange
+from tidemark.runtime.membership.telling import Listening, exchange
 from tidemark.runtime.peers import Peers, PeerTls, peer_tls, read_secret
 from tidemark.runtime.relay import Near
 from tidemark.runtime.server import Server
@@ -48,8 +51,6 @@ from tidemark.wire.peer.wiring import Elsewhere, Greeting
 BEAT_S = 0.05
 PATIENCE_S = 3.0
 """How long a command waits for a member that reads its store again."""
-SURVEYS_MAX = 3
-"""How often the others are asked if their view changes meanwhile, or somebody new is heard of."""
 FRESH_MS = 10
 """A tick that is older is followed by another before anything else happens."""
 
@@ -447,15 +448,15 @@ class MemberServer(Server):
     async def ask(self, command: str, member: Name = "", *, accept_loss: bool = False) -> Answer:
         """An operator or a resource manager wants something."""
         led = self.member.leader == self.config.node.name
-        survey = await self._survey() if command == "promote" and self._others_matter() else None
+        said = await self._survey() if command == "promote" and self._others_matter() else None
         deadline_s = self._loop.time() + PATIENCE_S
         while self.member.rebuilding and self._loop.time() < deadline_s:
             await asyncio.sleep(0.01)
         self.fresh()
-        answer = self.member.ask(command, member, accept_loss=accept_loss, survey=survey)
-        if self._external is None or survey is None or not (answer.done and survey.unasked) or led:
+        answer = self.member.ask(command, member, accept_loss=accept_loss, survey=said)
+        if self._external is None or said is None or not (answer.done and said.unasked) or led:
             return answer
-        others = ", ".join(f"{one.member} ({one.why})" for one in survey.unasked)
+        others = ", ".join(f"{one.member} ({one.why})" for one in said.unasked)
         return Answer(
             True,
             f"{answer.text}; not reached: {others}: none of them may still run as a leader, and what one of them confirmed "
@@ -469,27 +470,16 @@ class MemberServer(Server):
         return self._external is not None or waits or not self._view_kept
 
     async def _survey(self) -> Survey:
-        """What the other members say of their stores at this moment: what they said when they joined may be long out of date."""
-        survey = Survey(0)
-        for _ in range(SURVEYS_MAX):
-            revision = self._view_revision()
-            found = await self._ask_all(self._others())
-            survey = Survey(
-                revision,
-                tuple(_here(one) for one in found.values() if isinstance(one, MemberFacts)),
-                tuple(
-                    Unasked(name, str(one), one.there)
-                    for name, one in found.items()
-                    if isinstance(one, NotAnswered)
-                ),
-            )
-            if self._view_revision() == revision and self._others() <= set(found):
-                break
-        unheard = sorted(self._others() - set(found))
-        return replace(
-            survey,
-            unasked=(*survey.unasked, *(Unasked(name, "it was heard of just now") for name in unheard)),
-        )
+        """What the other members say of their stores at this moment."""
+        asking = survey(self._view_revision, self._others)
+        names = next(asking)
+        while True:
+            found = await self._ask_all(names)
+            try:
+                names = asking.send(found)
+            except StopIteration as over:
+                result: Survey = over.value
+                return result
 
     def _view_revision(self) -> int:
         return self.member.view.revision if self.member.view is not None else 0
@@ -497,7 +487,7 @@ class MemberServer(Server):
     def _others(self) -> set[Name]:
         """Every other member that is known of."""
         if self._external is not None:
-            return self._external.others()
+            return self._external.views.others()
         ready = self.member.view.ready if self.member.view is not None else ()
         return {*self._facts, *self._routes, *ready} - {self.config.node.name}
 
@@ -523,32 +513,32 @@ class MemberServer(Server):
 
     def standing(self) -> dict[str, object]:
         """What a resource manager wants to know of this member, beside what the member says itself."""
-        external = self._external
-        if external is None:
+        if self._external is None:
             return {"provider": self.config.cluster.provider}
+        views = self._external.views
         return {
             "provider": "external",
-            "score": self._score(external),
-            "unseen": external.unseen,
-            "untold": external.untold,
+            "score": self._score(views),
+            "unseen": views.unseen,
+            "untold": views.untold,
         }
 
-    def _score(self, external: ExternalMembership) -> int:
+    def _score(self, views: Views) -> int:
         """How good a leader this member would be, as a resource manager counts; 0: it must not be promoted unless an
         operator says so."""
         member, me = self.member, self.config.node.name
-        view, state = external.view, member.mode.state
+        view, state = views.view, member.mode.state
         if state in (State.ACTIVE, State.RECOVERING):
             return 100
         if state is State.READY:
             return 80 if self.peers.reading else 50
-        if state is not State.JOINING or external.unseen:
+        if state is not State.JOINING or views.unseen:
             # It lacks something; or somebody who is away may know that it does.
             return 0
         status = member.node.store.files.status
         if view is not None:
             return 20 if me in view.ready and status.epoch else 0
-        stores = {**external.members, me: self._own_facts()}
+        stores = {**views.members, me: self._own_facts()}
         if any(one.cluster for one in stores.values()) or len(stores) < self.config.cluster.size:
             return 0
         best = max(
@@ -596,7 +586,7 @@ class MemberServer(Server):
                 self.peers.known(facts.name, parse_address("peer", facts.peer))
             except ConfigError as problem:
                 self.log.error("member not understood", member=facts.name, problem=str(problem))
-        self.member.member_here(_here(facts))
+        self.member.member_here(facts.here())
 
     def member_gone(self, name: Name) -> None:
         self.fresh()
@@ -624,10 +614,6 @@ class MemberServer(Server):
             store.table,
             failed=self.member.mode.state is State.FAILED,
         )
-
-
-def _here(facts: MemberFacts) -> MemberHere:
-    return MemberHere(facts.name, facts.cluster, facts.durable, facts.epoch, facts.table, facts.failed)
 
 
 def role_of(name: Name, ready: tuple[Name, ...], cluster: ClusterConfig) -> str:

@@ -16,11 +16,11 @@ import pytest
 import uvloop
 from helpers.etcd import Etcd, free_port
 
+from tidemark.member.facts import MemberFacts, decode_view, encode_view
 from tidemark.model.peers import Ends, View
 from tidemark.runtime.clock import ticks_ms
 from tidemark.runtime.log import Log
 from tidemark.runtime.membership.etcd import EtcdMembership
-from tidemark.runtime.membership.facts import MemberFacts, decode_view, encode_view
 
 KEY = "/tidemark/shop/view"
 FIRST = View("c" * 32, 1, "a", ("a",), "1" * 32)

@@ -20,12 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.config import Address
+from tidemark.member.facts import MemberFacts
+from tidemark.member.telling import Told, decode_told, encode_told
+from tidemark.member.views import VIEW, read_view
 from tidemark.model.peers import Ends, Message, Unit, View
 from tidemark.runtime.disk import FileDisk
 from tidemark.runtime.log import Log
-from tidemark.runtime.membership.external import VIEW, ExternalMembership, read_view
-from tidemark.runtime.membership.facts import MemberFacts
-from tidemark.runtime.membership.telling import Told, decode_told, encode_told
+from tidemark.runtime.membership.external import ExternalMembership
 from tidemark.runtime.peers import Peers
 
 SECRET = b"a secret of these tests"
@@ -174,8 +175,8 @@ async def test_a_view_that_was_derived_from_an_older_one_is_not_taken(
         async with running(addresses, b):
             await eventually(lambda: b.view == old)
         # While they do not hear of one another b is promoted.
-        a.membership._names.clear()
-        a.membership._members.clear()
+        a.membership.views.names.clear()
+        a.membership.views.known.clear()
         b2 = Side("b", tmp_path)
         async with running({**addresses, "a": addresses["d"]}, b2, knows="b"):
             await b2.propose(replace(old, epoch=2, leader="b", ready=("b",), history="02" * 16))
@@ -183,7 +184,7 @@ async def test_a_view_that_was_derived_from_an_older_one_is_not_taken(
         b3 = Side("b", tmp_path)
         async with running(addresses, b3, knows="b"):
             a.peers.known("b", addresses["b"])
-            a.membership._names.add("b")
+            a.membership.views.names.add("b")
             await a.propose(old.without("b"))
             await eventually(lambda: a.failed)
             assert a.failed == [old.without("b")]
@@ -235,14 +236,14 @@ async def test_who_is_not_reached_is_named_and_then_gone(
     a, b = Side("a", tmp_path), Side("b", tmp_path)
     async with running(addresses, a):
         async with running(addresses, b):
-            await eventually(lambda: "b" in a.here and "b" not in a.membership.unseen)
+            await eventually(lambda: "b" in a.here and "b" not in a.membership.views.unseen)
             await a.propose(a_view("a", "ab"))
-            await eventually(lambda: a.membership.untold == ["c"])
+            await eventually(lambda: a.membership.views.untold == ["c"])
         await a.propose(replace(a.view, ready=("a",)))  # type: ignore[type-var]
         await eventually(lambda: "b" in a.gone)
-        assert set(a.membership.unseen) == {"b", "c"}
+        assert set(a.membership.views.unseen) == {"b", "c"}
         await eventually(lambda: "left out and not told  member=b" in a.log.getvalue())
-        assert a.membership.untold == ["b", "c"]
+        assert a.membership.views.untold == ["b", "c"]
 
 
 @in_loop
@@ -339,13 +340,13 @@ async def test_a_member_that_is_told_its_own_address_does_not_dial_itself(
     """Q-7: the list of members has its own address, under its name and under another: no loop, and it is shown as what it is."""
     a, b = Muddled("a", tmp_path), Muddled("b", tmp_path)
     async with running({**addresses, "x": addresses["a"]}, a, b, knows="abx"):
-        await eventually(lambda: "b" in a.here and "a" in b.here and "x" in a.membership.unseen)
+        await eventually(lambda: "b" in a.here and "a" in b.here and "x" in a.membership.views.unseen)
         await a.propose(a_view("a", "ab"))
         await eventually(lambda: b.view == a.view)
         await asyncio.sleep(0.1)
-        assert set(a.membership.unseen) == set(b.membership.unseen) == {"x"}
-        assert "this is 'a', not 'x'" in b.membership.unseen["x"]
-        assert "'a'" in a.membership.unseen["x"]
+        assert set(a.membership.views.unseen) == set(b.membership.views.unseen) == {"x"}
+        assert "this is 'a', not 'x'" in b.membership.views.unseen["x"]
+        assert "'a'" in a.membership.views.unseen["x"]
     assert a.here["a"].peer == b.here["a"].peer == str(addresses["a"])
     assert set(a.here) == set(b.here) == {"a", "b"}
     assert a.log.getvalue().count("member=x") == 1

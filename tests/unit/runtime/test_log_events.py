@@ -15,7 +15,14 @@ SOURCE = ROOT / "src" / "tidemark"
 DOCS = ROOT / "docs" / "log-events.md"
 LEVELS = ("debug", "info", "warning", "error")
 FORWARDING = {
-    (name, "event") for name in ("node.py", "runtime/server.py", "runtime/door.py", "runtime/front_server.py")
+    (name, "event")
+    for name in (
+        "node.py",
+        "runtime/server.py",
+        "runtime/door.py",
+        "runtime/front_server.py",
+        "runtime/membership/external.py",
+    )
 }
 """Functions that hand on what somebody else said."""
 

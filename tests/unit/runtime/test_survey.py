@@ -15,11 +15,11 @@ from unit.runtime.test_external import in_loop
 
 from tidemark.cluster.mode import Survey, Unasked
 from tidemark.config import load
+from tidemark.member.facts import MemberFacts
+from tidemark.member.telling import NotAnswered
 from tidemark.model.peers import Ends, View
 from tidemark.runtime.log import Log
 from tidemark.runtime.member_server import MemberServer
-from tidemark.runtime.membership.facts import MemberFacts
-from tidemark.runtime.membership.telling import NotAnswered
 
 
 @asynccontextmanager
@@ -86,9 +86,9 @@ async def test_only_those_count_as_answers_that_were_asked_themselves(
         assert external is not None
 
         async def compare() -> dict[str, MemberFacts | NotAnswered]:
-            asked = external.others()
+            asked = external.views.others()
             rounds.append(asked)
-            external._members |= {"n2": n2, "n3": n3}
+            external.views.known |= {"n2": n2, "n3": n3}
             no = NotAnswered("connection refused", there=False)
             return {name: n2 if name == "n2" else no for name in sorted(asked)}
 

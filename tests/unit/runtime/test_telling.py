@@ -21,16 +21,17 @@ from cryptography.x509.oid import NameOID
 from unit.runtime.test_external import SECRET, in_loop
 
 from tidemark.config import Address
-from tidemark.model.peers import Ends, Takeover, View
-from tidemark.runtime.log import Log
-from tidemark.runtime.membership.facts import (
+from tidemark.member.facts import (
     MemberFacts,
     decode_member,
     decode_view,
     encode_member,
     encode_view,
 )
-from tidemark.runtime.membership.telling import Listening, NotAnswered, Told, exchange
+from tidemark.member.telling import NotAnswered, Told
+from tidemark.model.peers import Ends, Takeover, View
+from tidemark.runtime.log import Log
+from tidemark.runtime.membership.telling import Listening, exchange
 from tidemark.runtime.peers import Peers, PeerTls, peer_tls
 from tidemark.wire.peer.handshake import LinkKind
 

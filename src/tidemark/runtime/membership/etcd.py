@@ -31,10 +31,7 @@ from typing import Any
 import httpx
 
 from tidemark.errors import MembershipAway
-from tidemark.model.peers import Name, View
-from tidemark.runtime.clock import ticks_ms
-from tidemark.runtime.log import Log
-from tidemark.runtime.membership.facts import (
+from tidemark.member.facts import (
     MemberFacts,
     MembershipEvents,
     decode_member,
@@ -42,6 +39,9 @@ from tidemark.runtime.membership.facts import (
     encode_member,
     encode_view,
 )
+from tidemark.model.peers import Name, View
+from tidemark.runtime.clock import ticks_ms
+from tidemark.runtime.log import Log
 
 PAUSE_S = 0.2
 """Between two rounds through endpoints that do not answer."""

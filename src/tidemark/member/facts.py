@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tidemark.cluster.mode import MemberHere
 from tidemark.model.peers import Ends, Name, Takeover, View
 
 
@@ -33,16 +34,9 @@ class MemberFacts:
     failed: bool = False
     """Its store has failed: it cannot lead before it is started again."""
 
-
-class Membership(Protocol):
-    """Where members and views are kept."""
-
-    def start(self) -> None: ...
-
-    def propose(self, view: View) -> None:
-        """Write this view if the one that it was derived from is still there. An event answers, later."""
-
-    async def close(self) -> None: ...
+    def here(self) -> MemberHere:
+        """What of it a mode wants to know."""
+        return MemberHere(self.name, self.cluster, self.durable, self.epoch, self.table, self.failed)
 
 
 class MembershipEvents(Protocol):
