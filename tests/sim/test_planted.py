@@ -21,7 +21,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     plant.plant(monkeypatch.setattr)
     for seed in range(plant.seeds):
         try:
-            run_seed(seed, plant.mode, work=plant.work, about=plant.faults)
+            run_seed(seed, plant.mode, work=plant.work, about=plant.faults, provider=plant.provider)
         except BrokenPromise:
             return
     pytest.fail(f"{plant.about}: not found in {plant.seeds} runs")

@@ -30,9 +30,11 @@ class Shape(NamedTuple):
     steps: int
     work: tuple[str, ...]
     about: tuple[str, ...]
+    provider: str
 
 
 MODES = ("alone", "standby", "chain", "fronts")
+PROVIDERS = ("etcd", "external")
 BATCH = 10
 """Runs that a process is given at a time."""
 
@@ -45,6 +47,10 @@ def sim(
     mode: Annotated[
         str, typer.Option(help="alone, standby, chain, or fronts over several groups.")
     ] = "standby",
+    provider: Annotated[
+        str,
+        typer.Option(help="Who keeps the view of a cluster: etcd, or external (an operator says who leads)."),
+    ] = "etcd",
     nodes: Annotated[int, typer.Option(help="Members of the cluster.")] = 3,
     steps: Annotated[int, typer.Option(help="Pieces of work and faults in a run.")] = 150,
     work: Annotated[
@@ -63,13 +69,17 @@ def sim(
     """Run a simulated cluster with faults, and check that every promise is kept."""
     if mode not in MODES:
         raise CommandError(f"--mode {mode!r} is none of {', '.join(MODES)}", 2)
+    if provider not in PROVIDERS:
+        raise CommandError(f"--provider {provider!r} is none of {', '.join(PROVIDERS)}", 2)
+    if provider != "etcd" and mode not in ("standby", "chain"):
+        raise CommandError(f"--provider is for clusters: there is none in mode {mode}", 2)
     if not 1 <= nodes <= 7:
         raise CommandError("--nodes must be 1 to 7", 2)
     if plant == "list":
         return _list_plants()
     if plant is not None:
         _plant(plant)
-    shape = Shape(mode, nodes, steps, _words(work, "work", mode), _words(about, "about", mode))
+    shape = Shape(mode, nodes, steps, _words(work, "work", mode), _words(about, "about", mode), provider)
     if seed is not None:
         return _one(seed, shape, shrink, quiet)
     first, last = _range(seeds or "0:100")
@@ -96,7 +106,7 @@ def _known(mode: str) -> dict[str, Collection[str]]:
 
     return {
         "work": workloads.WORKLOADS | workloads.ASKED_FOR,
-        "about": faults.CLUSTER_FAULTS | faults.ASKED_FOR,
+        "about": faults.CLUSTER_FAULTS | faults.OPERATOR_STEPS | faults.ASKED_FOR,
     }
 
 
@@ -131,9 +141,9 @@ def _one(seed: int, shape: Shape, shrinks: bool, quiet: bool) -> int:
     from tidemark.sim.cluster.shrink import shrink
     from tidemark.sim.cluster.story import told
 
-    mode, nodes, steps, work, about = shape
+    mode, nodes, steps, work, about, provider = shape
     out = (lambda _: None) if quiet else print
-    run, problem = told(seed, mode, nodes, steps, out, None, work, about)
+    run, problem = told(seed, mode, nodes, steps, out, None, work, about, provider)
     if run is not None:
         print(
             f"every promise was kept; {run.world.timeline.events} events, {run.world.timeline.now_us / 1e6:.1f} s"
@@ -144,13 +154,13 @@ def _one(seed: int, shape: Shape, shrinks: bool, quiet: bool) -> int:
     if not shrinks:
         return 1
     print("\nmaking it shorter ...", file=sys.stderr)
-    plan, problem = shrink(seed, mode, nodes, steps, work=work, about=about)
+    plan, problem = shrink(seed, mode, nodes, steps, work=work, about=about, provider=provider)
     print(f"\nThe same in {len(plan)} steps:")
     for step in plan:
         print(f"  {step}")
     if not quiet:
         print()
-        told(seed, mode, nodes, steps, print, plan, work, about)
+        told(seed, mode, nodes, steps, print, plan, work, about, provider)
     print(f"\nBROKEN: {problem}")
     return 1
 
@@ -165,7 +175,7 @@ def _many(first: int, last: int, shape: Shape, plant: str | None, jobs: int) -> 
         with ProcessPoolExecutor(jobs) as pool:
             broken = _report(pool.map(_some, batches))
     print(
-        f"{last - first} runs in mode {shape.mode}: "
+        f"{last - first} runs in mode {shape.mode}{', external' if shape.provider == 'external' else ''}: "
         + (f"{broken} broke a promise" if broken else "every promise was kept")
     )
     return 1 if broken else 0
@@ -185,13 +195,13 @@ def _some(batch: tuple[range, Shape, str | None]) -> list[tuple[int, str]]:
     from tidemark.sim.cluster.run import run_seed
     from tidemark.sim.store import BrokenPromise
 
-    seeds, (mode, nodes, steps, work, about), plant = batch
+    seeds, (mode, nodes, steps, work, about, provider), plant = batch
     if plant is not None:
         _plant(plant)
     found: list[tuple[int, str]] = []
     for seed in seeds:
         try:
-            run_seed(seed, mode, nodes, steps, None, None, work, about)
+            run_seed(seed, mode, nodes, steps, None, None, work, about, provider)
         except BrokenPromise as problem:
             found.append((seed, str(problem)))
     return found

@@ -117,8 +117,7 @@ class Checker:
         for machine in machines:
             if machine.member.serving and not machine.node.paused:
                 self._take_for_complete(machine)
-        assert self.world.etcd is not None
-        view = self.world.etcd.view
+        view = self.world.view
         if view is None:
             return
         # One whose log has rotted is in the view until the leader knows that it lost its store; it cannot lead.

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
+from tidemark.sim.cluster import operator
 from tidemark.sim.cluster.disk import ROOM, TimedDisk
 from tidemark.sim.cluster.etcd import ETCD
 from tidemark.sim.cluster.machine import Machine
-from tidemark.sim.cluster.world import ALONE, World
+from tidemark.sim.cluster.network import PEER, VIEW
+from tidemark.sim.cluster.world import ALONE, EXTERNAL, World
 from tidemark.store.checkpoint import PREFIX
 from tidemark.store.frames import FRAME, find
 from tidemark.store.recovery import Replay
@@ -93,7 +95,10 @@ def restart_all_in_turn(world: World, dice: Random) -> None:
     machines = list(world.machines.values())
     dice.shuffle(machines)
     for number, machine in enumerate(machines):
-        world.timeline.after(number * gap_us, lambda machine=machine: _stop(world, machine, 50_000))  # type: ignore[misc]
+        world.timeline.after(
+            number * gap_us,
+            lambda machine=machine: world.when_it_may(lambda: _stop(world, machine, 50_000)),  # type: ignore[misc]
+        )
 
 
 def shut_down(world: World, dice: Random) -> None:
@@ -102,6 +107,7 @@ def shut_down(world: World, dice: Random) -> None:
     if serving is None:
         return
     world.say(serving.name, "is asked to shut the cluster down")
+    world.restless_until_us = world.timeline.now_us + 9_000_000
     serving.post(lambda: serving.member.ask("shutdown"))
     for machine in world.machines.values():
         _restart(world, machine, _for(dice, 6000, 6500, 8000))
@@ -116,7 +122,7 @@ def _restart(world: World, machine: Machine, wait_us: int) -> None:
         if not machine.running and machine.powered:
             machine.start()
 
-    world.timeline.after(wait_us, again)
+    world.timeline.after(wait_us, lambda: world.when_it_may(again))
 
 
 def lose_all_power(world: World, dice: Random) -> None:
@@ -160,7 +166,7 @@ def isolate(world: World, dice: Random) -> None:
     """A machine is cut off from the others, perhaps also from etcd, perhaps in one direction only."""
     machine = _some(world, dice)
     others = [name for name in world.machines if name != machine.name]
-    if dice.random() < 0.5:
+    if dice.random() < 0.5 and world.etcd is not None:
         others.append(ETCD)
     wait_us = _for(dice, 50, 400, 1500, 4000, 6000)
     way = dice.choice(("both", "both", "in", "out"))
@@ -172,7 +178,7 @@ def isolate(world: World, dice: Random) -> None:
 
 def cut(world: World, dice: Random) -> None:
     """Two machines do not hear each other, or one does not hear the other."""
-    a, b = dice.sample([*world.machines, ETCD], 2)
+    a, b = dice.sample(world.places, 2)
     wait_us = _for(dice, 50, 400, 1500, 4000)
     ways = [(a, b)] if dice.random() < 0.4 else [(a, b), (b, a)]
     world.say("", "cut %s for %d ms", ways, wait_us // 1000)
@@ -185,7 +191,7 @@ def tear(world: World, dice: Random) -> None:
     clients = dice.random() < 0.4
     world.say(machine.name, "loses its links%s", " with clients" if clients else "")
     for link in list(world.network.links):
-        if any(end.name == machine.name for end in link.ends) and (link.kind == "peer") != clients:
+        if any(end.name == machine.name for end in link.ends) and (link.kind in (PEER, VIEW)) != clients:
             link.tear()
 
 
@@ -193,7 +199,7 @@ def slow(world: World, dice: Random) -> None:
     machine = _some(world, dice)
     wait_us = _for(dice, 100, 1000, 3000)
     factor = dice.choice((5, 30, 200))
-    ways = [(machine.name, name) for name in (*world.machines, ETCD) if name != machine.name]
+    ways = [(machine.name, name) for name in world.places if name != machine.name]
     ways += [(b, a) for a, b in ways]
     world.say(machine.name, "has links %d times as slow for %d ms", factor, wait_us // 1000)
     for way in ways:
@@ -272,7 +278,7 @@ def rot(world: World, dice: Random) -> None:
     end no single copy can tell a bit that rots from a write that a crash cut short.
     """
     leader = world.serving
-    view = world.etcd.view if world.etcd is not None else None
+    view = world.view
     if view is None or leader is None or view.leader != leader.name or world.rotten is not None:
         return
     others = [one for one in world.machines.values() if one is not leader and one.running and not one.frozen]
@@ -351,11 +357,34 @@ THEMES: tuple[tuple[tuple[str, ...], int], ...] = (
 )
 """What a run is about: the faults to choose from (none: any), and how much time there is from step to step."""
 
+EXTERNAL_THEMES = (
+    *THEMES,
+    (("hand_over", "promote_left_out", "promote_unready", "isolate", "kill"), 80_000),
+    (("fail_over", "promote_two", "demote", "isolate", "freeze"), 60_000),
+    (("lose_all_power", "lose_power", "isolate", "fail_over", "promote_unready"), 60_000),
+)
+"""The same when an operator says who leads."""
 
-def faults(mode: str, about: Sequence[str] = ()) -> dict[str, tuple[int, Fault]]:
+
+OPERATOR_STEPS: dict[str, tuple[int, Fault]] = {
+    "hand_over": (5, operator.hand_over),
+    "demote": (3, operator.demote),
+    "fail_over": (3, operator.fail_over),
+    "promote_two": (3, operator.promote_two),
+    "promote_left_out": (3, operator.promote_left_out),
+    "promote_unready": (6, operator.promote_unready),
+}
+"""What an operator does without need, when it says who leads. Nothing must go wrong by it."""
+
+EXTERNAL_FAULTS = {name: one for name, one in CLUSTER_FAULTS.items() if name != "etcd_away"} | OPERATOR_STEPS
+
+
+def faults(mode: str, about: Sequence[str] = (), provider: str = ETCD) -> dict[str, tuple[int, Fault]]:
     """What can go wrong in this mode, in a run that is about these."""
     if mode == ALONE:
         return FAULTS
+    if provider == EXTERNAL:
+        return EXTERNAL_FAULTS | {name: ASKED_FOR[name] for name in about if name in ASKED_FOR}
     return CLUSTER_FAULTS | {name: ASKED_FOR[name] for name in about if name in ASKED_FOR}
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tidemark.cluster.mode import MemberHere, State
+from tidemark.cluster.mode import Answer, MemberHere, State, Survey
 from tidemark.errors import CorruptRecord, StoreError
 from tidemark.frontend.services import FrontEnd, Login, PeerInfo, Verdict
 from tidemark.model.peers import Acked, Completed, Hello, Message, Name, Outdated, View
@@ -25,6 +25,7 @@ from tidemark.sim.cluster.clock import MemberClock
 from tidemark.sim.cluster.direct import Direct
 from tidemark.sim.cluster.disk import TimedDisk
 from tidemark.sim.cluster.etcd import Agent
+from tidemark.sim.cluster.external import Teller
 from tidemark.sim.cluster.network import CLIENT, PEER, End, Link
 from tidemark.sim.cluster.process import Process
 from tidemark.sim.store import BrokenPromise
@@ -86,7 +87,7 @@ class Machine(Process):
         """Its disk was told to fail: the store may complain."""
         self.rotten = False
         """A bit of its log was flipped, and its process has not read the log since."""
-        self.agent: Agent | None = None
+        self.agent: Agent | Teller | None = None
         self.source: Name | None = None
         self.dialled: End | None = None
         self.readers: dict[Name, End] = {}
@@ -137,6 +138,7 @@ class Machine(Process):
                 self.world.count("rot found")
                 self.rotten = False
                 self.disk.wipe()
+                self.world.forgets(self)
             self._over(f"cannot start: {error}")
             return
         if self.rotten:
@@ -149,6 +151,8 @@ class Machine(Process):
             self.agent = Agent(
                 self.world.etcd, self.name, self.clock, self, self._here, self.post, self.world.lease_margin
             )
+        elif self.world.operator is not None:
+            self.agent = Teller(self)
         self.later(self.dice.randrange(TICK_US), self._tick)
         self.later(self.dice.randrange(MODE_TICK_US), self._mode_tick)
         self.later(self.dice.randrange(MAINTAIN_IDLE_US), self._maintain)
@@ -558,6 +562,8 @@ class Machine(Process):
         if state is State.FAILED and self.world.states.get(self.name) is not state:
             self.later(OPERATOR_US, lambda: self._over("an operator starts it again"))
         self.world.became(self, state, leader)
+        if state is State.FENCED and isinstance(self.agent, Teller):
+            self.agent.views.hurry()  # somebody speaks of a newer view: ask for it
         if self._shut != self.node.paused:
             self._shut = self.node.paused
             if not self._shut:
@@ -582,11 +588,18 @@ class Machine(Process):
             raise BrokenPromise(f"{self.name} cannot go on: {reason}")
         self._quit = reason, clean
 
+    def ask(self, command: str, member: Name, accept_loss: bool, survey: Survey | None) -> Answer:
+        """An operator wants something."""
+        self._fresh()
+        answer: Answer = self.member.ask(command, member, accept_loss=accept_loss, survey=survey)
+        return answer
+
     # What etcd tells -----------------------------------------------------------------------------------------------
 
     def view_changed(self, view: View | None) -> None:
         self._fresh()
         self.member.view_changed(view)
+        self.world.leads(self)
 
     def proposal_failed(self, view: View) -> None:
         self._fresh()

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from tidemark.sim.cluster.clock import Timeline
 
 DIAL_PATIENCE_US = 1_000_000
-PEER, CLIENT = "peer", "client"
+PEER, CLIENT, VIEW = "peer", "client", "view"
 UP, END = object(), object()
 """What the network itself sends over a link: it is there; it ends."""
 

@@ -8,22 +8,24 @@ Invariant: without a plant nothing here changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.cluster import divergence, replica
-from tidemark.cluster.mode import State
+from tidemark.cluster.mode import Answer, Asked, State, Survey
 from tidemark.cluster.progress import Progress
 from tidemark.cluster.reign import Reign
 from tidemark.cluster.replica import Replica
 from tidemark.member import shipping
 from tidemark.member.member import Facts, Member
 from tidemark.member.shipping import Shipping
+from tidemark.member.views import Views
 from tidemark.model.peers import Ends, Hello, Log, Offer, Unit, View
 from tidemark.model.records import TOMBSTONE, RecordType
 from tidemark.model.wiring import QueueSpec
 from tidemark.node import Node
+from tidemark.sim.cluster import external
 from tidemark.store.frames import walk
 from tidemark.store.journal import Journal
 from tidemark.store.recovery import Damage, Replay
@@ -42,6 +44,7 @@ class Plant:
     work: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     """The runs do only this work and have only these faults; none: any."""
+    provider: str = "etcd"
 
 
 def confirms_by_its_own_disk(set_: Set) -> None:
@@ -296,6 +299,65 @@ def shows_what_is_stored(set_: Set) -> None:
     set_(Node, "complete", complete)
 
 
+# When an operator says who leads -------------------------------------------------------------------------------------
+
+
+def promotes_without_asking(set_: Set) -> None:
+    """A promotion and a leader's changes go by the view that the member itself knows."""
+
+    def next_proposal(self: Views, now_ms: int) -> None:
+        if self._open is None and self._waiting:
+            self._open = self._waiting.popleft()
+            self._others_asked({}, now_ms)
+
+    def survey(revision: Callable[[], int], _: Any) -> Generator[set[str], Any, Survey]:
+        yield from ()
+        return Survey(revision())
+
+    set_(Views, "_next_proposal", next_proposal)
+    set_(external, "survey", survey)
+
+
+def keeps_only_promotions(set_: Set) -> None:
+    """Of an epoch only the first view is in the file; what changes in it is only told."""
+    honest = Views._keep
+
+    def keep(self: Views, view: View) -> bool:
+        if self.view is None or view.epoch != self.view.epoch:
+            return honest(self, view)
+        self.view = view
+        return True
+
+    set_(Views, "_keep", keep)
+
+
+def lets_anybody_be_promoted(set_: Set) -> None:
+    """A member that is not ready takes over when it is asked to."""
+    honest = Replica._promote
+
+    def promote(self: Replica, asked: Asked) -> Answer:
+        if self.view is not None and self._cluster:
+            self.view = self.view.with_ready(self.me)
+            self._whole = True
+            if self.state is State.CATCHUP:
+                self.state = State.JOINING
+        return honest(self, asked)
+
+    set_(Replica, "_promote", promote)
+
+
+def keeps_whatever_it_is_told(set_: Set) -> None:
+    """Of two views of an epoch the one that was heard last is in the file."""
+    honest = Views._take
+
+    def take(self: Views, view: View, peer: str) -> None:
+        if self.view is not None and view.epoch == self.view.epoch and view.revision < self.view.revision:
+            self.view = replace(self.view, revision=view.revision - 1)
+        honest(self, view, peer)
+
+    set_(Views, "_take", take)
+
+
 PLANTED: dict[str, Plant] = {
     "early-confirm": Plant("a publish is confirmed by the leader's disk alone", confirms_by_its_own_disk, 20),
     "ack-before-durable": Plant(
@@ -364,6 +426,34 @@ PLANTED: dict[str, Plant] = {
         20,
         work=("far",),
         faults=("slow", "stall", "kill"),
+    ),
+    "unasked": Plant(
+        "a promotion does not ask for a newer view",
+        promotes_without_asking,
+        60,
+        faults=("promote_left_out", "kill"),
+        provider="external",
+    ),
+    "forgotten-view": Plant(
+        "a member that was left out forgets it",
+        keeps_only_promotions,
+        60,
+        faults=("lose_power", "lose_all_power", "isolate"),
+        provider="external",
+    ),
+    "unready-promotion": Plant(
+        "a member that is not ready can be promoted",
+        lets_anybody_be_promoted,
+        60,
+        faults=("promote_unready", "kill", "isolate"),
+        provider="external",
+    ),
+    "older-view": Plant(
+        "an older view takes the place of a newer one",
+        keeps_whatever_it_is_told,
+        60,
+        faults=("lose_power", "lose_all_power", "isolate"),
+        provider="external",
     ),
 }
 """By name."""

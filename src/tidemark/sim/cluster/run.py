@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidemark.errors import TidemarkError
 from tidemark.sim.cluster import faults, workloads
 from tidemark.sim.cluster.checkers import Checker
-from tidemark.sim.cluster.world import ALONE, STANDBY, Say, World
+from tidemark.sim.cluster.world import ALONE, ETCD, EXTERNAL, STANDBY, Say, World
 from tidemark.sim.store import BrokenPromise
 
 STEPS = 150
@@ -56,9 +56,11 @@ class Run:
         plan: Sequence[Step] | None = None,
         work: Sequence[str] = (),
         about: Sequence[str] = (),
+        provider: str = ETCD,
     ) -> None:
         """`work`: only these kinds of work; `about`: only these faults, and many of them."""
         self.seed = seed
+        self.provider = provider
         self.world: World
         self.checker: Any
         self.work: dict[str, Any]
@@ -67,19 +69,20 @@ class Run:
         self.plan = list(plan) if plan is not None else self._plan(steps)
 
     def _assemble(self, mode: str, nodes: int, tell: Say | None, work: Sequence[str]) -> None:
-        self.world = World(self.seed, mode, nodes, tell)
+        self.world = World(self.seed, mode, nodes, tell, self.provider)
         self.checker = Checker(self.world)
         self.work = workloads.choose(self.world, work)
 
     def _faults(self, about: Sequence[str]) -> Mapping[str, tuple[int, Callable[[Any, Random], None]]]:
         """What can go wrong in a run that is about these."""
-        return faults.faults(self.world.mode, about)
+        return faults.faults(self.world.mode, about, self.provider)
 
     def _plan(self, steps: int) -> list[Step]:
         dice = Random(f"{self.seed} plan")
         rate = dice.choice((0.0, 0.03, 0.07, 0.07, 0.15))
         known = self._faults(self._about)
-        theme, gap_us = dice.choice(self.themes)
+        themes = faults.EXTERNAL_THEMES if self.provider == EXTERNAL else self.themes
+        theme, gap_us = dice.choice(themes)
         if self._about:
             rate, theme, gap_us = 0.07, tuple(self._about), 60_000
         some = sorted(known.keys() & set(theme)) or dice.sample(
@@ -144,7 +147,8 @@ class Run:
             dice = Random(step.number)
             if step.kind == FAULT:
                 self.world.count(step.what)
-                self._faults((step.what,))[step.what][1](self.world, dice)
+                fault = self._faults((step.what,))[step.what][1]
+                self.world.when_it_may(lambda: fault(self.world, dice))
             else:
                 self.work[step.kind].actions[step.what][1](dice)
 
@@ -184,10 +188,11 @@ def new_run(
     plan: Sequence[Step] | None = None,
     work: Sequence[str] = (),
     about: Sequence[str] = (),
+    provider: str = ETCD,
 ) -> Run:
     """A run that has not begun."""
     if mode != FRONTS:
-        return Run(seed, mode, 1 if mode == ALONE else nodes, steps, tell, plan, work, about)
+        return Run(seed, mode, 1 if mode == ALONE else nodes, steps, tell, plan, work, about, provider)
     from tidemark.sim.fronts.run import FrontsRun
 
     return FrontsRun(seed, mode, nodes, steps, tell, plan, work, about)
@@ -202,6 +207,7 @@ def run_seed(
     plan: Sequence[Step] | None = None,
     work: Sequence[str] = (),
     about: Sequence[str] = (),
+    provider: str = ETCD,
 ) -> Run:
     """One run.
 
@@ -210,13 +216,14 @@ def run_seed(
     """
     run = None
     try:
-        run = new_run(seed, mode, nodes, steps, tell, plan, work, about)
+        run = new_run(seed, mode, nodes, steps, tell, plan, work, about, provider)
         run.run()
     except (AssertionError, TidemarkError, ValueError, LookupError, TypeError, AttributeError) as problem:
         at = f" at {run.world.timeline.now_us / 1e6:.4f} s" if run is not None else ""
         text = str(problem) if isinstance(problem, BrokenPromise) else f"{type(problem).__name__}: {problem}"
         extra = "" if steps == STEPS else f" --steps {steps}"
         extra += "" if nodes == 3 or mode in (ALONE, FRONTS) else f" --nodes {nodes}"
+        extra += "" if provider == ETCD else f" --provider {provider}"
         extra += f" --work {','.join(work)}" if work else ""
         extra += f" --about {','.join(about)}" if about else ""
         raise BrokenPromise(

@@ -12,15 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemark.sim.cluster.run import STEPS, Step, new_run, run_seed
+from tidemark.sim.cluster.world import ETCD
 from tidemark.sim.store import BrokenPromise
 
 RUNS_MAX = 200
 
 
 def plan_of(
-    seed: int, mode: str, nodes: int, steps: int = STEPS, work: Sequence[str] = (), about: Sequence[str] = ()
+    seed: int,
+    mode: str,
+    nodes: int,
+    steps: int = STEPS,
+    work: Sequence[str] = (),
+    about: Sequence[str] = (),
+    provider: str = ETCD,
 ) -> list[Step]:
-    return new_run(seed, mode, nodes, steps, work=work, about=about).plan
+    return new_run(seed, mode, nodes, steps, work=work, about=about, provider=provider).plan
 
 
 def shrink(
@@ -31,6 +38,7 @@ def shrink(
     runs_max: int = RUNS_MAX,
     work: Sequence[str] = (),
     about: Sequence[str] = (),
+    provider: str = ETCD,
 ) -> tuple[list[Step], BrokenPromise]:
     """The shortest plan that was found, and what it breaks.
 
@@ -40,12 +48,12 @@ def shrink(
 
     def breaks(plan: Sequence[Step]) -> BrokenPromise | None:
         try:
-            run_seed(seed, mode, nodes, steps, None, plan, work, about)
+            run_seed(seed, mode, nodes, steps, None, plan, work, about, provider)
         except BrokenPromise as problem:
             return problem
         return None
 
-    plan = plan_of(seed, mode, nodes, steps, work, about)
+    plan = plan_of(seed, mode, nodes, steps, work, about, provider)
     problem = breaks(plan)
     if problem is None:
         raise ValueError(f"seed {seed} breaks no promise")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tidemark.sim.cluster.run import Run, Step, run_seed
+from tidemark.sim.cluster.world import ETCD
 from tidemark.sim.store import BrokenPromise
 
 
@@ -28,10 +29,11 @@ def told(
     plan: Sequence[Step] | None = None,
     work: Sequence[str] = (),
     about: Sequence[str] = (),
+    provider: str = ETCD,
 ) -> tuple[Run | None, BrokenPromise | None]:
     """Run it and print everything. Returns the run, or the promise that it broke."""
     story = Story(out)
     try:
-        return run_seed(seed, mode, nodes, steps, story.tell, plan, work, about), None
+        return run_seed(seed, mode, nodes, steps, story.tell, plan, work, about, provider), None
     except BrokenPromise as problem:
         return None, problem

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidemark.cluster.mode import State
 from tidemark.config import Config, load
-from tidemark.model.peers import Name
+from tidemark.model.peers import Name, View
 from tidemark.ports import Apart
 from tidemark.sim.cluster.alone import Alone
 from tidemark.sim.cluster.clock import Timeline
+from tidemark.sim.cluster.disk import ROOM
 from tidemark.sim.cluster.etcd import Etcd
 from tidemark.sim.cluster.machine import Machine
 from tidemark.sim.cluster.network import Network
+from tidemark.sim.cluster.operator import Operator
 from tidemark.sim.store import CONFIG, BrokenPromise
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 ALONE: Final = "alone"
 STANDBY: Final = "standby"
 CHAIN: Final = "chain"
+ETCD: Final = "etcd"
+EXTERNAL: Final = "external"
+"""Who keeps the view, and so says who leads: an etcd, or an operator."""
 NAMES = ("a", "b", "c", "d", "e", "f", "g")
 STORE_ERROR: tuple[Literal["quit", "leave"], ...] = ("quit", "leave")
 Say = Callable[[int, str, str], None]
@@ -45,7 +50,9 @@ def settings() -> Config:
 
 
 class World:
-    def __init__(self, seed: int, mode: str = STANDBY, nodes: int = 3, tell: Say | None = None) -> None:
+    def __init__(
+        self, seed: int, mode: str = STANDBY, nodes: int = 3, tell: Say | None = None, provider: str = ETCD
+    ) -> None:
         self.seed = seed
         self.mode = mode
         self.tell = tell
@@ -73,11 +80,19 @@ class World:
         )
         self.config = replace(base, store=store)
         self.etcd: Etcd | None = None
+        self.operator: Operator | None = None
+        self.led: View | None = None
+        """Without etcd: the newest view that was made by a member which led by it, or in its epoch."""
+        self.restless_until_us = 0
+        """Members may stop until then though nothing else goes wrong."""
+        self._knows: dict[Name, View] = {}
+        """Without etcd: the newest view that each member was ever told."""
         self.lease_margin = 0.0
         if mode != ALONE:
             cluster = replace(
                 base.cluster,
                 name="sim",
+                provider=EXTERNAL if provider == EXTERNAL else ETCD,
                 mode=CHAIN if mode == CHAIN else STANDBY,
                 size=nodes,
                 lease_s=dice.choice((1, 2)),
@@ -90,9 +105,12 @@ class World:
             )
             self.config = replace(self.config, cluster=cluster)
             self.lease_margin = cluster.lease_margin
-            self.etcd = Etcd(self.timeline, self.network, cluster.lease_s * 1_000_000)
+            if provider == ETCD:
+                self.etcd = Etcd(self.timeline, self.network, cluster.lease_s * 1_000_000)
         self.machines = {name: Machine(self, name) for name in NAMES[:nodes]}
         self.addresses = tuple(self.machines)
+        if mode != ALONE and provider == EXTERNAL:
+            self.operator = Operator(self)
 
     # For machines ------------------------------------------------------------------------------------------------
 
@@ -138,6 +156,66 @@ class World:
             known = self.leaders.setdefault(view.epoch, machine.name)
             if known != machine.name:
                 raise BrokenPromise(f"{machine.name} leads in epoch {view.epoch}, in which {known} did")
+            self.leads(machine)
+
+    # Views, without etcd -------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View | None:
+        """The view that holds."""
+        return self.etcd.view if self.etcd is not None else self.led
+
+    def leads(self, machine: Machine) -> None:
+        """It has heard of a view, or become something: perhaps it leads by it now."""
+        view = machine.member.view
+        if self.operator is None or view is None or machine.member.leader != machine.name:
+            return
+        if view.leader != machine.name or view is self.led:
+            return
+        before = self.led
+        if before is not None and view.epoch != before.epoch and machine.name not in before.ready:
+            raise BrokenPromise(f"{machine.name} leads by {view}, but was not ready in {before}")
+        if before is None or age(view) > age(before):
+            self.led = view
+
+    def knows(self, machine: Machine, view: View) -> None:
+        """A member was told this view, so it must not forget it."""
+        known = self._knows.get(machine.name)
+        if known is None or age(view) > age(known):
+            self._knows[machine.name] = view
+        if self.led is not None and view.history == self.led.history and age(view) > age(self.led):
+            self.led = view  # its leader made it, and stepped down before it held
+
+    def forgets(self, machine: Machine) -> None:
+        """Its directory is emptied."""
+        self._knows.pop(machine.name, None)
+
+    def up_to_date(self, name: Name) -> bool:
+        """Whether this member was told by which view the last leader led."""
+        known = self._knows.get(name)
+        return self.led is None or (known is not None and age(known) >= age(self.led))
+
+    def calm(self) -> bool:
+        """Whether nothing is wrong now but machines that are down."""
+        if self.network.cuts or self.network.slow or self.timeline.now_us < self.restless_until_us:
+            return False
+        return not any(
+            machine.frozen
+            or machine.stopping
+            or machine.disk.stalled
+            or machine.disk._fail_in is not None
+            or machine.disk.capacity != ROOM
+            or machine.member.mode.state is State.FAILED
+            for machine in self.machines.values()
+            if machine.running
+        )
+
+    def when_it_may(self, action: Callable[[], None]) -> None:
+        """Do something bad, but not while an operator relies on what works."""
+        if self.operator is not None and self.operator.relies():
+            self.timeline.after(100_000, lambda: self.when_it_may(action))
+        else:
+            action()
 
     def healed(self, machine: Machine) -> None:
         """Its log is whole again, or was all the time."""
@@ -152,6 +230,11 @@ class World:
             if machine.running and machine.node.broker is broker and machine.member.leader == machine.name:
                 return max(self.told_complete, int(machine.member._complete.journal))
         return self.told_complete
+
+    @property
+    def places(self) -> list[Name]:
+        """Everything that is at an end of the network."""
+        return [*self.machines, *((ETCD,) if self.etcd is not None else ())]
 
     def addresses_for(self, client: Name) -> tuple[Name, ...]:  # noqa: ARG002
         """Where this client connects, one after the other."""
@@ -175,3 +258,8 @@ class World:
             if machine.running and not machine.frozen and machine.member.serving
         ]
         return found[0] if len(found) == 1 else None
+
+
+def age(view: View) -> tuple[int, str]:
+    """Of two views without an etcd the one with more is the newer."""
+    return view.revision, view.history
