@@ -394,6 +394,10 @@ Effect = (
 class Mode(Protocol):
     state: State
 
+    @property
+    def view_holds(self) -> bool:
+        """Whether the view that is kept is the newest that this member has heard of."""
+
     def step(self, event: Event) -> list[Effect]: ...
 
     def over_budget(self) -> dict[Name, float]:

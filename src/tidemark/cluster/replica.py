@@ -146,10 +146,14 @@ class Replica:
         # Members and views.
         self._view_read = False
         self._view_gone = False
-        """There was one, and it is kept nowhere any more."""
+        """There was one, and it is kept nowhere any more; or an older one is in its place."""
+        self._old: View | None = None
+        """The view that is kept is older than what this member knows: it is not to be acted on, only to be replaced."""
         self._succession = Succession(me, config)
         self._heard = 0
         """The newest epoch that anybody has spoken of."""
+        self._behind_since: int | None = None
+        """Since when a newer epoch is known of than that of the view."""
         self._proposals = Proposals(config.lease_ms)
         # Following, and feeding others.
         self._source = Source()
@@ -207,6 +211,7 @@ class Replica:
                 self._succession.went(member)
             case MemberHere():
                 self._succession.came(event)
+                self._hear_of(event)
             case Lease(until_ms):
                 self._lease_until = until_ms
             case Asked():
@@ -278,43 +283,39 @@ class Replica:
 
     # Views -----------------------------------------------------------------------------------------------------
 
+    def _hear_of(self, member: MemberHere) -> None:
+        """There was a view of the epoch in which the store of a member was whole."""
+        if self._cluster and member.cluster == self._cluster:
+            self._heard = max(self._heard, member.epoch)
+
     def _view_changed(self, view: View | None) -> None:
         self._view_read = True
         if view is None:
             self._view_lost()
             return
         known = self.view
-        if known is not None and self._view_gone and view.epoch > known.epoch:
-            # Somebody was promoted where nothing was kept any more; revisions have begun anew there. If it is this member, an
-            # operator has decided that what it has is the best there is.
-            self._proposals.forget()
-            if self.state is State.CATCHUP:
-                self._become(State.JOINING, "the view is gone, and another was made")
-        elif known is not None and (view.epoch < known.epoch or view.revision < known.revision):
-            if view.revision > known.revision:
-                self._explain(
-                    f"the view that is kept is of epoch {view.epoch}, but this member has seen {known.epoch}: "
-                    "it was brought back from a copy; promote the member with the best store"
-                )
-            elif view.epoch > known.epoch:
-                self._explain(
-                    f"etcd has lost its data or was brought back from a copy, and {view.leader} leads there in epoch "
-                    f"{view.epoch}: start this member again if that is right"
-                )
-            return
         if self._cluster not in ("", view.cluster):
             self._quit(
                 f"this store belongs to cluster {self._cluster}, the cluster that is kept under this name is "
                 f"{view.cluster}: start with the right data directory, or with an empty one"
             )
             return
-        if known is None and self._cluster and self._facts.epoch > view.epoch:
+        if self._is_older(view):
+            self._view_brought_back(view)
+            return
+        if known is not None and self._view_gone and view.epoch > known.epoch:
+            # Somebody was promoted where nothing was kept any more; revisions have begun anew there. If it is this member, an
+            # operator has decided that what it has is the best there is.
+            self._proposals.forget()
+            if self.state is State.CATCHUP:
+                self._become(State.JOINING, "the view is gone, and another was made")
+        elif known is not None and view.revision < known.revision:
             self._explain(
-                f"the view that is kept is of epoch {view.epoch}, this store has seen {self._facts.epoch}: "
-                "it was brought back from a copy; promote the member with the best store"
+                f"etcd has lost its data or was brought back from a copy, and {view.leader} leads there in epoch "
+                f"{view.epoch}: start this member again if that is right"
             )
             return
-        self._view_gone = False
+        self._view_gone, self._old, self._behind_since = False, None, None
         self._proposals.seen(view)
         self.view = view
         self._heard = max(self._heard, view.epoch)
@@ -329,7 +330,32 @@ class Replica:
                         self._reign.admit(name, self._readers.of(name), self._facts.durable)
             self._aim()
 
+    def _is_older(self, view: View) -> bool:
+        """Whether this view was replaced by another before, as far as this member and its store know."""
+        known = self.view
+        if known is None:
+            return bool(self._cluster) and view.epoch < self._facts.epoch
+        return view.epoch < known.epoch or (view.epoch == known.epoch and view.revision < known.revision)
+
+    def _view_brought_back(self, view: View) -> None:
+        """Who was ready of late nobody can read any more: as if there were no view."""
+        self._old, self._view_gone = view, self.view is not None
+        self._explain(f"{self._why_old(view)}; promote the member with the best store")
+
+    def _why_old(self, view: View) -> str:
+        seen = self.view.epoch if self.view is not None else self._facts.epoch
+        return (
+            f"the view that is kept, of epoch {view.epoch}, is older than the one of epoch {seen} that this member knows: it was "
+            "brought back from a copy"
+        )
+
+    @property
+    def view_holds(self) -> bool:
+        """Whether the view that is kept is the newest that this member has heard of."""
+        return self.view is not None and not self._view_gone and self._heard <= self.view.epoch
+
     def _view_lost(self) -> None:
+        self._old = None
         if self.view is not None:
             self._view_gone = True
             self._explain("the view is gone: bring etcd back, or promote the member with the best store")
@@ -703,6 +729,8 @@ class Replica:
         why = None
         if self._heard > reign.view.epoch:
             why = "there is a newer epoch"
+        elif self._view_gone and self._old is not None:
+            why = f"{self._why_old(self._old)}; promote this member again"
         elif self._view_gone:
             why = "the view is gone: bring etcd back, or promote this member again"
         elif self._now >= self._lease_until:
@@ -755,10 +783,14 @@ class Replica:
             self._await_promotion()
             return None
         view = self.view
-        if self._view_gone:
+        if self._view_gone or self._old is not None:
             return None
         if view is None:
             return self._consider_founding()
+        if not self.view_holds:
+            return self._await_view(view)
+        if self._refilling and self._whole and view.ready == (self.me,):
+            self._refilling = False  # nobody else is left who has what it has
         if self.me not in view.ready or not self._whole or self.state is State.CATCHUP or self._refilling:
             if self.me == view.leader:
                 return self._abdicate(view)
@@ -783,6 +815,20 @@ class Replica:
             self._explain(f"it led in epoch {view.epoch} and does not any more: promote it or another")
         else:
             self._await_leader(view)
+
+    def _await_view(self, view: View) -> int | None:
+        """Somebody knows of a newer epoch. Its view is on its way, or it was lost and an older one brought back."""
+        if self._behind_since is None:
+            self._behind_since = self._now
+        late_at = self._behind_since + self._config.lease_ms
+        if self._now < late_at:
+            return late_at
+        if self.state is State.JOINING and not self._source.session:
+            self._explain(
+                f"the view that is kept is of epoch {view.epoch}, but there was epoch {self._heard}: if no newer one comes, it "
+                "was brought back from a copy; promote the member with the best store"
+            )
+        return None
 
     def _await_leader(self, view: View) -> None:
         """Say who is waited for, as long as there is no contact and this member does not take over by itself."""
@@ -822,27 +868,34 @@ class Replica:
         self._found(why)
         return self._proposals.again_at()
 
-    def _found(self, why: str) -> None:
+    def _found(self, why: str, *, unheard: bool = False) -> None:
+        """`unheard`: somebody who could not be asked may know of epochs that nobody else has heard of."""
         epoch, accepted = max(self._heard, self._facts.epoch) + 1, 0
-        if self._reign is not None:
+        if self._reign is not None and self._heard <= self._reign.view.epoch:
             accepted = self._reign.view.accepted  # it has all that was confirmed
         elif self._cluster:
             # What others confirmed of late nobody knows any more.
-            accepted = epoch = self._epoch_behind(epoch - 1)
+            accepted = epoch = self._epoch_behind(epoch - 1, unheard=unheard)
         cluster = self._cluster or self._entropy(16).hex()
         self._propose(
-            View(cluster, epoch, self.me, (self.me,), self._history(), accepted=accepted),
+            View(cluster, epoch, self.me, (self.me,), self._history(), self._kept_revision(), accepted),
             why,
         )
+
+    def _kept_revision(self) -> int:
+        """Of the view that is kept now, which another is to replace; 0: none is."""
+        if self._old is not None:
+            return self._old.revision
+        return self.view.revision if self.view is not None and not self._view_gone else 0
 
     def _mine(self) -> MemberHere:
         facts = self._facts
         return MemberHere(self.me, self._cluster, facts.durable, facts.epoch, facts.table)
 
-    def _epoch_behind(self, epoch: int) -> int:
+    def _epoch_behind(self, epoch: int, *, unheard: bool = True) -> int:
         """The next epoch for a member that goes on whatever is lost."""
         if self._config.provider != "external":
-            return epoch + 1
+            return epoch + (EPOCHS_UNHEARD if unheard and not self.view_holds else 1)
         # Another may be told to do the same at the same moment, out of reach: then one of them shall be newer.
         return epoch + EPOCHS_UNHEARD + int.from_bytes(self._entropy(2), "big")
 
@@ -924,7 +977,7 @@ class Replica:
             if self._fenced:
                 return Answer(False, f"{self.me} leads and is fenced: {self._why}")
             return Answer(True, f"{self.me} leads already")
-        if view is None or self._view_gone:
+        if view is None or not self.view_holds:
             return self._promote_as_founder(asked)
         if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
             return self._promote_with_loss(view, asked)
@@ -936,22 +989,36 @@ class Replica:
         """There is no view: this member's store is to be the cluster's, again if it was one before."""
         if not self._view_read:
             return Answer(False, "the view has not been read yet; try again when etcd can be reached")
+        if self._config.provider == "external" and self.view is not None and not asked.accept_loss:
+            # Everybody who can be reached was asked for it just now.
+            return Answer(
+                False,
+                f"{self.me} knows the view of epoch {self.view.epoch}, but there was epoch {self._heard}: start a member that knows "
+                "that one; or, if none will come back, promote the one with the best store with --accept-loss",
+            )
         answers = asked.survey.answers if asked.survey is not None else ()
         owners = sorted({*self._succession.owners(), *(one.member for one in answers if one.cluster)})
+        for one in answers:
+            self._hear_of(one)
         if owners and not self._cluster:
             return Answer(
                 False, f"this store never belonged to the cluster; promote one of {', '.join(owners)}"
             )
-        if self._cluster and self._reign is None:
+        led_by_newest = self._reign is not None and self._heard <= self._reign.view.epoch
+        if self._cluster and not led_by_newest:
             if asked.survey is None:
                 return Answer(False, f"{self.me} is {self.state}, and the others were not asked: try again")
-            stock = self._stock(self.view, asked.survey)
+            newest = self.view is not None and self._heard <= self.view.epoch
+            stock = self._stock(self.view if newest else None, asked.survey)
             no = stock.objection_to_founding(accept_loss=asked.accept_loss, named=bool(asked.member))
             if no is not None:
                 return Answer(False, f"{self.me} is {self.state} and {no}")
         self._proposals.hurry()
-        self._found("an operator asked for it")
-        return Answer(True, f"{self.me} founds the cluster")
+        self._found(
+            "an operator asked for it", unheard=asked.survey is not None and bool(asked.survey.unasked)
+        )
+        again = self._old is not None or (self.view is not None and not self._view_gone)
+        return Answer(True, f"{self.me} {'leads in a new epoch' if again else 'founds the cluster'}")
 
     def _stock(self, view: View | None, survey: Survey) -> Stock:
         # Without etcd nobody has a lease: whoever did not answer just now is not there.

@@ -417,7 +417,7 @@ class Member:
             self._stepping = False
 
     def _note_view(self, view: View | None) -> None:
-        if view is None or (self.view is not None and view.epoch < self.view.epoch):
+        if view is None or self._is_older(view):
             return
         if self.view is None or (view.epoch, view.history) != (self.view.epoch, self.view.history):
             self._shipping.new_epoch(self.view.ready if self.view else (), self.name, self._complete)
@@ -427,6 +427,15 @@ class Member:
                 one.forget()
             self._reread = False
         self.view = view
+
+    def _is_older(self, view: View) -> bool:
+        """The mode will not act on it."""
+        if self.view is None:
+            status = self.node.store.files.status
+            return bool(status.cluster) and view.epoch < status.epoch
+        return view.epoch < self.view.epoch or (
+            view.epoch == self.view.epoch and view.revision < self.view.revision
+        )
 
     def _perform(self, effect: Effect) -> None:
         match effect:

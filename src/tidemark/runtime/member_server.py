@@ -76,7 +76,6 @@ class MemberServer(Server):
         self._routes = dict(_route(entry) for entry in config.cluster.peers)
         self._facts: dict[Name, MemberFacts] = {}
         self._away: set[Name] = set()
-        self._view_kept = False
         self.parted_ms: dict[Name, int] = {}
         """When the link to a member was lost, while it is."""
         self._leased_until_ms: int | None = None
@@ -467,7 +466,7 @@ class MemberServer(Server):
         """Whether it must be known what the others hold before this member is promoted: not if it is ready in a view that is
         kept where writes are compared."""
         waits = self.member.mode.state in (State.JOINING, State.CATCHUP)
-        return self._external is not None or waits or not self._view_kept
+        return self._external is not None or waits or not self.member.mode.view_holds
 
     async def _survey(self) -> Survey:
         """What the other members say of their stores at this moment."""
@@ -570,7 +569,6 @@ class MemberServer(Server):
 
     def view_changed(self, view: View | None) -> None:
         self.fresh()
-        self._view_kept = view is not None
         self.member.view_changed(view)
 
     def proposal_failed(self, view: View) -> None:

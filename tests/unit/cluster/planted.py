@@ -242,7 +242,7 @@ PLANTED: dict[Plant, tuple[str, int]] = {
     does_not_wait_after_a_takeover: ("standby", 0),
     leads_while_catching_up: ("standby", 0),
     leads_on_in_the_epoch_of_its_last_life: ("standby", 0),
-    counts_acks_of_an_older_epoch: ("standby", 180),
+    counts_acks_of_an_older_epoch: ("standby", 370),
     never_rewinds: ("standby", 0),
     says_hello_with_what_is_not_on_the_disk: ("standby", 220),
     acknowledges_what_is_not_on_the_disk: ("standby", 0),

@@ -707,14 +707,15 @@ def test_a_view_of_another_cluster_or_an_older_epoch_is_not_followed() -> None:
 
 
 def test_who_is_promoted_where_the_view_is_lost_leads_though_revisions_begin_anew() -> None:
-    """H-66, H-84: the member runs, and has seen higher revisions than the new view has."""
+    """H-66, H-84: the member runs, and has seen higher revisions than the new view has. Those who could not be asked may
+    know of epochs that nobody else has heard of: theirs must be the older ones."""
     member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "ac", epoch=2, revision=99))
     member.lease()
     member.see(None)
     survey = Survey(99, unasked=(Unasked("a", "connection refused"), Unasked("c", "connection refused")))
     [propose] = only(member.step(Asked("promote", "b", True, survey)), Propose)
     effects = member.see(replace(propose.view, revision=1))
-    assert only(effects, Lead) == [Lead(3, propose.view.history, accepted=True, given_up=("a", "c"))]
+    assert only(effects, Lead) == [Lead(1002, propose.view.history, accepted=True, given_up=("a", "c"))]
     member.sync()
     assert member.state is State.ACTIVE
 

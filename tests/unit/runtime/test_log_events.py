@@ -22,6 +22,7 @@ FORWARDING = {
         "runtime/door.py",
         "runtime/front_server.py",
         "runtime/membership/external.py",
+        "sim/cluster/external.py",
     )
 }
 """Functions that hand on what somebody else said."""
