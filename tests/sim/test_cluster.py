@@ -32,6 +32,21 @@ def test_whatever_fails_every_promise_of_a_cluster_is_kept(mode: str, group: int
         run_seed(seed, mode, steps=SHORT if seed % 5 else STEPS)
 
 
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_whatever_fails_every_promise_is_kept_when_an_operator_says_who_leads(mode: str) -> None:
+    """Without etcd, and with an operator who does what the docs ask and tries what must be refused."""
+    counts: dict[str, int] = {}
+    for seed in range(max(4, min(SEEDS, 50))):
+        run = run_seed(seed, mode, steps=SHORT if seed % 5 else STEPS, provider="external")
+        for what, number in run.world.counts.items():
+            counts[what] = counts.get(what, 0) + number
+    assert counts["promotions done"] > counts["promotions refused"] > 0
+    if SEEDS >= 50:
+        assert counts["fenced by the operator"] >= 8
+        assert counts["promoted at once"] >= 1
+        assert counts["promoted without knowing the view"] >= 1
+
+
 @pytest.mark.parametrize("group", range(max(1, len(GROUPS) // 8)))
 def test_whatever_fails_every_promise_of_a_node_alone_is_kept(group: int) -> None:
     for seed in range(group * PER_GROUP, (group + 1) * PER_GROUP):
@@ -100,12 +115,15 @@ def test_the_runs_do_what_they_are_for() -> None:
     assert counts["acks confirmed"] > 500
 
 
-@pytest.mark.parametrize("mode", ["alone", "standby", "chain"])
-def test_the_same_seed_replays_the_same_run_whatever_the_order_of_hashes(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "provider"),
+    [("alone", "etcd"), ("standby", "etcd"), ("chain", "etcd"), ("standby", "external")],
+)
+def test_the_same_seed_replays_the_same_run_whatever_the_order_of_hashes(mode: str, provider: str) -> None:
     program = (
         "import sys, zlib; from tidemark.sim.cluster.run import run_seed; crc = 0\n"
         "def tell(*line):\n    global crc; crc = zlib.crc32(repr(line).encode(), crc)\n"
-        f"run = run_seed(5, {mode!r}, tell=tell); print(crc, run.world.timeline.events)"
+        f"run = run_seed(5, {mode!r}, tell=tell, provider={provider!r}); print(crc, run.world.timeline.events)"
     )
     found = {
         subprocess.run(

@@ -340,7 +340,8 @@ class Replica:
     def _view_brought_back(self, view: View) -> None:
         """Who was ready of late nobody can read any more: as if there were no view."""
         self._old, self._view_gone = view, self.view is not None
-        self._explain(f"{self._why_old(view)}; promote the member with the best store")
+        if self._reign is None:  # else it is fenced, and says why
+            self._explain(f"{self._why_old(view)}; promote the member with the best store")
 
     def _why_old(self, view: View) -> str:
         seen = self.view.epoch if self.view is not None else self._facts.epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -152,3 +152,54 @@ def test_a_ready_member_that_stands_still_is_not_given_up(founded: Cluster) -> N
     cluster.thaw(leader)
     cluster.trial.wait_whole()
     assert drained(cluster, queue) == [*publisher.confirmed, *alone.confirmed]
+
+
+@pytest.mark.parametrize("founded", [("etcd", "standby")], indirect=True, ids="-".join)
+def test_an_etcd_that_is_brought_back_from_an_older_copy_costs_nothing_but_a_promotion(
+    founded: Cluster, tmp_path: Path
+) -> None:
+    """Its view is of an epoch that is long over: first while the members run, then while they are down."""
+    cluster, copy, queue = founded, tmp_path / "copy", fresh("older")
+    etcd = cluster.trial.etcd
+    assert etcd is not None
+    data = etcd.directory / "etcd"
+
+    def etcd_again(prepare: Callable[[], object]) -> None:
+        etcd.kill()
+        prepare()
+        etcd.start()
+        assert etcd.process is not None
+        cluster.trial.processes["etcd"] = etcd.process
+
+    def bring_back() -> None:
+        shutil.rmtree(data)
+        shutil.copytree(copy, data)
+
+    cluster.declare(queue)
+    etcd_again(lambda: shutil.copytree(data, copy))
+    killed = cluster.leader
+    cluster.kill(killed)
+    with Publisher(cluster, queue) as publisher:
+        publisher.await_more(20)
+    cluster.restart(killed)
+    leader = cluster.whole().leader
+
+    etcd_again(bring_back)
+    wait_until(
+        "it says so", lambda: "brought back from a copy; promote this" in cluster.status(leader)["why"]
+    )
+    assert cluster.states()[leader] == "fenced"
+    cluster.must(leader, "promote")
+    cluster.whole()
+    with Publisher(cluster, queue) as later:
+        later.await_more(10)
+
+    cluster.kill(*cluster.names)
+    etcd_again(bring_back)
+    cluster.restart(*cluster.names)
+    for name in cluster.names:
+        wait_until("it says so", lambda name=name: "brought back" in cluster.ctl(name, "status").out)  # type: ignore[misc]
+    assert "active" not in cluster.states().values()
+    wait_until("the best is promoted", lambda: cluster.ctl(cluster.names[0], "promote").code == 0)
+    cluster.whole()
+    assert drained(cluster, queue) == [*publisher.confirmed, *later.confirmed]

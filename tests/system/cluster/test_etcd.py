@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -342,6 +343,35 @@ async def test_an_etcd_that_lost_its_data_is_noticed_and_the_view_is_none_again(
         etcd.start()
         await eventually(lambda: a.told("view") == [None, FIRST, None])
         await eventually(lambda: a.leased)
+
+        assert "etcd lost its data" in a.lines.getvalue()
+
+
+@in_loop
+async def test_an_older_view_in_an_etcd_that_was_brought_back_is_told(etcd: Etcd) -> None:
+    """Its revisions have passed those that the member knows by the time that it is asked."""
+    async with seats("a", etcd.endpoint) as (a,):
+        await eventually(lambda: a.leased)
+        a.etcd.propose(FIRST)
+        await eventually(lambda: a.view == FIRST)
+        etcd.kill()
+        shutil.copytree(etcd.folder / "data", etcd.folder / "copy")
+        etcd.start()
+        assert a.view is not None
+        second = replace(a.view, epoch=2, leader="b", ready=("b", "a"))
+        a.etcd.propose(second)
+        await eventually(lambda: a.view == second)
+        etcd.kill()
+        shutil.rmtree(etcd.folder / "data")
+        (etcd.folder / "copy").rename(etcd.folder / "data")
+        etcd.start()
+        for number in range(30):
+            etcd.put("/something", str(number))
+        await eventually(lambda: a.view == FIRST)
+        assert a.view is not None
+        third = replace(a.view, epoch=3)
+        a.etcd.propose(third)
+        await eventually(lambda: a.view == third)
 
         assert "etcd lost its data" in a.lines.getvalue()
 

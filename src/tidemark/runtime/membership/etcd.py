@@ -15,7 +15,10 @@ vouches for a view that a broken watch has hidden.
 A transaction whose answer did not come may have been made or not: the view is read back before anything is reported.
 It may even be made later, by an etcd that was frozen; then it comes as a change like any other, still compared.
 
-Invariant: views are told in the order of their revisions, each once.
+An etcd that was brought back from a copy counts from where the copy was made: what is read there is told though its revision is
+lower.
+
+Invariant: views are told in the order of their revisions, each once, as long as etcd keeps its data.
 """
 
 from __future__ import annotations
@@ -302,8 +305,12 @@ class EtcdMembership:
                 self._tell_view(None, revision)
             return
         made = int(rows[0]["mod_revision"])
-        if made <= self._view_revision:
+        # A read that is newer than the view that was told, and finds an older one, is of an etcd that was brought back.
+        brought_back = made < self._view_revision <= revision
+        if made <= self._view_revision and not brought_back:
             return
+        if brought_back:
+            self._log.error("etcd lost its data", revision=made, before=self._view_revision)
         try:
             view = decode_view(base64.b64decode(rows[0].get("value", "")), made)
         except ValueError as problem:
