@@ -9,7 +9,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 BIN = FOLDER / "bin"
-PROGRAMS = ("load", "null_broker", "rawdisk")
+PROGRAMS = ("load", "null_broker", "null_cluster", "rawdisk")
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-pthread", "-Wno-missing-field-initializers")
 
 

@@ -1,4 +1,4 @@
-"""`make bench-cluster`: three nodes on this machine, in turn with three of RabbitMQ and three of NATS JetStream.
+"""`make bench-cluster`: three nodes on this machine, in turn with three of RabbitMQ, three of NATS JetStream and a floor.
 
 In every round each contestant starts a fresh cluster, alone on the machine, and runs all publishing cases on it; failover
 and catch-up have a fresh cluster each, and so has every step of the cases that grow (Tidemark only). Every other round goes
@@ -27,15 +27,16 @@ from bench.build import build
 from bench.campaign import Say, command, date_of, results_path, sentence_of, speaker, workplace
 from bench.cluster import plot, report
 from bench.cluster.cases import (
-    ALL,
     ALONE,
     CASES,
     CHAIN,
     FULL,
     NATS,
+    OURS,
     QUICK,
     RABBITMQ,
     STANDBY,
+    WITH_FLOOR,
     Case,
     Kind,
     Scale,
@@ -44,6 +45,7 @@ from bench.cluster.cases import (
 from bench.cluster.catchup import catch_up
 from bench.cluster.contestants import Cluster
 from bench.cluster.failover import failover
+from bench.cluster.floor import FloorCluster
 from bench.cluster.growth import grow, size_of
 from bench.cluster.nats import NatsCluster
 from bench.cluster.publishing import idle, load_amqp, publish
@@ -60,7 +62,7 @@ from bench.tidemark_server import TidemarkServer
 from tidemark.cli import CommandError
 
 _CLUSTERS: dict[str, Callable[[Path], Cluster]] = {
-    each.name: each for each in (Standby, Chain, RabbitCluster, NatsCluster)
+    each.name: each for each in (Standby, Chain, RabbitCluster, NatsCluster, FloorCluster)
 }
 _SIZED: dict[str, type[TidemarkCluster]] = {STANDBY: Standby, CHAIN: Chain}
 _FAILURES = (RunFailedError, ServerFailedError, CommandError, OSError)
@@ -73,10 +75,10 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser = campaign_parser("python -m bench.cluster", __doc__, "benchmarks.md")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds (3; quick 1)")
     parser.add_argument("--kills", type=int, metavar="N", help="kills a round and contestant (34; quick 5)")
-    parser.add_argument("--contestants", default=",".join(ALL), metavar="A,B", help="which, in order")
+    parser.add_argument("--contestants", default=",".join(WITH_FLOOR), metavar="A,B", help="which, in order")
     options = parsed(parser, words)
-    if unknown := set(options.contestants.split(",")) - set(ALL):
-        parser.error(f"nobody is called {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}")
+    if unknown := set(options.contestants.split(",")) - set(WITH_FLOOR):
+        parser.error(f"nobody is called {', '.join(sorted(unknown))}; there are: {', '.join(WITH_FLOOR)}")
     for name in ("rounds", "kills"):
         value = getattr(options, name)
         if value is not None and not 1 <= value <= 1000:
@@ -100,7 +102,7 @@ def _available(names: list[str], say: Say) -> list[str]:
                 rabbitmq.ensure_installed()
             elif name == NATS:
                 nats.ensure_installed()
-            elif not etcd_version():
+            elif name in OURS and not etcd_version():
                 say(f"{name} is skipped: there is no program 'etcd' (Debian: apt-get install etcd-server)")
                 continue
         except (rabbitmq.RabbitMQUnavailableError, nats.NatsUnavailableError) as missing:
@@ -279,7 +281,7 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
         "cases": [case.name for case in chosen],
     }
     report.print_tables(results, console)
-    whole = len(chosen) == len(CASES) and contestants == list(ALL)
+    whole = len(chosen) == len(CASES) and contestants == list(WITH_FLOOR)
     path = results_path(started, options, chosen, whole=whole, of="cluster-")
     report.write_json(results, machine, settings, path)
     say(f"figures: {path.relative_to(ROOT)}")

@@ -9,14 +9,17 @@ from enum import Enum
 from bench.options import among
 
 STANDBY, CHAIN, RABBITMQ, NATS, ALONE = "tidemark-standby", "tidemark-chain", "rabbitmq", "nats", "alone"
+FLOOR = "floor"
 OURS = (STANDBY, CHAIN)
 ALL = (*OURS, RABBITMQ, NATS)
+WITH_FLOOR = (*ALL, FLOOR)
 NAMES = {
     STANDBY: "Tidemark standby",
     CHAIN: "Tidemark chain",
     RABBITMQ: "RabbitMQ quorum queue",
     NATS: "NATS JetStream R3",
     ALONE: "Tidemark alone",
+    FLOOR: "null cluster",
 }
 
 
@@ -129,6 +132,8 @@ def _publish(size: int, label: str, window: int, publishers: int) -> Case:
         f"publish-{label}-w{window}-x{publishers}",
         f"confirmed publishes, {size:,} B, {who}, {window:,} unconfirmed each",
         Kind.PUBLISH,
+        # What is in one read there is one group; larger windows would need as much care as a broker takes.
+        WITH_FLOOR if window == 1 else ALL,
         size=size,
         window=window,
         publishers=publishers,

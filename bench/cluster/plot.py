@@ -6,14 +6,26 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.cluster.cases import ALL, CASES, CHAIN, NAMES, NATS, RABBITMQ, STANDBY, Case, Kind
+from bench.cluster.cases import (
+    ALL,
+    CASES,
+    CHAIN,
+    FLOOR,
+    NAMES,
+    NATS,
+    RABBITMQ,
+    STANDBY,
+    WITH_FLOOR,
+    Case,
+    Kind,
+)
 from bench.cluster.report import values
 from bench.cluster.slopes import GROWTH, grown, lines, points
 from bench.drawing import LIMIT, pyplot, save, tidy
 from bench.page import IMAGES
 from bench.results import Results
 
-_COLOURS = {STANDBY: "#0b7285", CHAIN: "#66d9e8", RABBITMQ: "#e8590c", NATS: "#5f3dc4"}
+_COLOURS = {STANDBY: "#0b7285", CHAIN: "#66d9e8", RABBITMQ: "#e8590c", NATS: "#5f3dc4", FLOOR: "#adb5bd"}
 _LIMITS = {Kind.KILL: ((1, "p50 bar"), (2, "p99 bar")), Kind.FREEZE: ((3, "bar"),)}
 
 
@@ -31,7 +43,7 @@ def draw(results: Results, folder: Path = IMAGES) -> list[Path]:
         if name == "bench-cluster-cpu":
             figure, axis = plt.subplots(figsize=(9, 2 + 0.55 * len(published)), layout="constrained")
             _draw_cpu(axis, results, published)
-            figure.legend(fontsize=7, frameon=False, loc="outside lower center", ncols=len(ALL))
+            figure.legend(fontsize=7, frameon=False, loc="outside lower center", ncols=len(WITH_FLOOR))
         else:
             figure, axes = plt.subplots(1, len(failed), figsize=(11, 3), layout="constrained", squeeze=False)
             for axis, case in zip(axes[0], failed, strict=True):
@@ -49,14 +61,17 @@ def draw(results: Results, folder: Path = IMAGES) -> list[Path]:
 
 def _draw_cpu(axis: Any, results: Results, cases: list[str]) -> None:
     """Grouped bars on a logarithmic axis, each with the spread of its rounds."""
-    height = 0.8 / len(ALL)
-    for place, name in enumerate(ALL):
+    who = [name for name in WITH_FLOOR if any(name in results.runs[case] for case in cases)]
+    height = 0.8 / len(who)
+    named: set[str] = set()
+    for place, name in enumerate(who):
         for row, case in enumerate(cases):
             found = results.spread(case, name, "confirmed_per_cpu_s")
             if found is None:
                 continue
-            at = row + (place - (len(ALL) - 1) / 2) * height
-            label = NAMES[name] if row == 0 else None
+            at = row + (place - (len(who) - 1) / 2) * height
+            label = NAMES[name] if name not in named else None
+            named.add(name)
             axis.barh(at, found.median, height, color=_COLOURS[name], label=label)
             axis.plot([found.low, found.high], [at, at], color=LIMIT, linewidth=0.8)
     axis.set_xscale("log")

@@ -13,10 +13,12 @@ from bench.cluster.cases import (
     ALL,
     ALONE,
     CASES,
+    FLOOR,
     NAMES,
     NATS,
     OURS,
     RABBITMQ,
+    WITH_FLOOR,
     Bar,
     Case,
     Kind,
@@ -162,8 +164,10 @@ def _idle_grid(results: Results) -> Iterator[Grid]:
 
 def _publish_grids(results: Results) -> Iterator[Grid]:
     cases = _of(Kind.PUBLISH, results)
+    floor = any(FLOOR in results.runs[case.name] for case in cases)
+    who = WITH_FLOOR if floor else ALL
     for metric, title in _PUBLISH if cases else ():
-        grid = Grid(title, _names(ALL))
+        grid = Grid(title, _names(who))
         ratios = metric == "confirmed_per_cpu_s"
         if ratios:
             grid.headings += [
@@ -172,7 +176,7 @@ def _publish_grids(results: Results) -> Iterator[Grid]:
                 for peer in (RABBITMQ, NATS)
             ]
         for case in cases:
-            cells = [spread_text(results.spread(case.name, name, metric)) for name in ALL]
+            cells = [spread_text(results.spread(case.name, name, metric)) for name in who]
             if ratios:
                 cells += [
                     _ratio(results, case.name, metric, ours, peer)

@@ -19,10 +19,11 @@ from bench import proc, rabbitmq
 from bench.build import build
 from bench.cluster import cases, plot, report, slopes, wire
 from bench.cluster.__main__ import _groups, _steps, campaign, main
-from bench.cluster.cases import CHAIN, NATS, RABBITMQ, STANDBY, Scale, Step, select
+from bench.cluster.cases import CHAIN, FLOOR, NATS, RABBITMQ, STANDBY, Scale, Step, select
 from bench.cluster.catchup import bulk_copy, journal_bytes
 from bench.cluster.contestants import Cluster
 from bench.cluster.failover import Publisher
+from bench.cluster.floor import FloorCluster
 from bench.cluster.rabbitmq import RabbitCluster
 from bench.results import Results, read_json
 from bench.streams import nats
@@ -184,6 +185,15 @@ def test_the_page_has_tables_bars_missed_first_and_what_failed() -> None:
     assert "- catch-up, tidemark-standby: it fell" in page
 
 
+def test_the_floor_has_a_column_where_it_was_measured() -> None:
+    results = results_of("publish-100b-w1-x1", "cpu_s_per_million", tidemark_standby=[900.0], floor=[150.0])
+
+    page = report.markdown(results, {"cpu": "x"}, SETTINGS, [])
+
+    assert "| 100b-w1-x1 | 900 | – | – | – | 150 |" in page
+    assert cases.NAMES[FLOOR] not in report.markdown(some_results(), {"cpu": "x"}, SETTINGS, [])
+
+
 def test_results_survive_their_file_and_are_shown_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,6 +345,22 @@ def test_zeros_at_the_end_of_a_segment_are_not_counted_as_journal(tmp_path: Path
 def test_the_bulk_copy_moves_all_bytes_and_leaves_no_file(tmp_path: Path) -> None:
     assert bulk_copy(tmp_path, (2 << 20) + 1) > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_what_the_floor_confirms_is_on_three_disks(tmp_path: Path) -> None:
+    results = _run(FLOOR, ["publish-100b-w1-x1", "publish-1kb-w1-x4"], tmp_path)
+    assert min(report.values(results, "publish-100b-w1-x1", FLOOR, "confirmed_per_s")) > 0
+
+    with FloorCluster(tmp_path / "nodes") as cluster, wire.AmqpLink(cluster.ports["n1"]) as link:
+        link.publish(range(1, 4))
+        got: list[int] = []
+        while len(got) < 3:
+            got += link.confirmed()
+        disks = [(tmp_path / "nodes" / name / "null.bin").read_bytes() for name in cluster.ports]
+
+    assert got == [1, 2, 3]
+    assert len(disks) == 3 and disks[0].strip(b"\0")
+    assert disks.count(disks[0]) == 3
 
 
 # With everything -----------------------------------------------------------------------------------
