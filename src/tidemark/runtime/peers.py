@@ -54,6 +54,10 @@ OPENING_MAX = 256
 LINGER_S = 1.0
 NEWS_S = 0.002
 """Longest that what is complete waits for something to travel with."""
+CLOCK_S = 0.001
+"""What the loop's timers count in."""
+JOINED_BYTES_MAX = 64 << 10
+"""Larger writes are not worth a copy."""
 PAUSE_S_MIN = 0.02
 PAUSE_S_MAX = 1.0
 SECRET_BYTES_MIN = 16
@@ -243,6 +247,8 @@ class Peers:
         if link is None:
             return
         if isinstance(message, Completed):
+            if not link.news:
+                link.news_s = self.loop.time()
             link.news = encode(message)  # it says all that an earlier one said
             if self._news_due is None:
                 self._news_due = self.loop.call_later(NEWS_S, self._tell_news)
@@ -250,10 +256,16 @@ class Peers:
             link.write(encode(message))
 
     def _tell_news(self) -> None:
+        """Send what has found nothing to travel with. What is younger has a while yet: mostly something comes."""
         self._news_due = None
+        due_s, left_s = self.loop.time() - NEWS_S + CLOCK_S, []
         for link in self._links.values():
-            if link.news:
+            if link.news and link.news_s <= due_s:
                 link.write(b"")
+            elif link.news:
+                left_s.append(link.news_s - due_s + CLOCK_S)
+        if left_s:
+            self._news_due = self.loop.call_later(min(left_s), self._tell_news)
 
     def ship(self, peer: Name, epoch: int, unit: Unit) -> None:
         """Send a unit to a reader of ours. Its bytes are copied, once for all readers that are equally far: the store may
@@ -464,6 +476,8 @@ class Link(asyncio.BufferedProtocol):
         self.over = asyncio.Event()
         self.news = b""
         """What is to be sent with, and before, whatever is sent next."""
+        self.news_s = 0.0
+        """Since when it waits."""
         self.transport: asyncio.Transport
         self.heard_s = self.sent_s = self._made_s = peers.loop.time()
         self._peers = peers
@@ -523,8 +537,12 @@ class Link(asyncio.BufferedProtocol):
         if not self._closing:
             self.sent_s = self._peers.loop.time()
             if self.news:
+                # In one piece: the loop makes a call of every write, and the other side would wake up for each.
                 news, self.news = self.news, b""
-                self.transport.write(news)
+                if len(data) <= JOINED_BYTES_MAX:
+                    data = news + data
+                else:
+                    self.transport.write(news)
             if data:
                 self.transport.write(data)
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from cryptography.x509.oid import NameOID
 
 from tidemark.config import Address
 from tidemark.model.peers import Acked, Completed, Ends, Hello, Log, Message, Offer, Outdated, Unit
+from tidemark.runtime import peers
 from tidemark.runtime.log import Log as LogLines
 from tidemark.runtime.peers import Peers, PeerTls, peer_tls
 from tidemark.wire.peer.codec import encode
@@ -170,6 +172,29 @@ async def test_what_is_complete_travels_with_what_is_sent_next_or_soon_and_only_
 
         a.peers.tell("b", Completed(3, Ends(4, 4)))
         await eventually(lambda: len(b.said("said")) == 2)
+
+
+@in_loop
+async def test_what_is_complete_and_a_unit_are_one_write_and_a_link_in_use_has_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A write is a call of the system here, and wakes the member there up."""
+    monkeypatch.setattr(peers, "NEWS_S", 0.3)
+    async with sides() as make:
+        a, b = await linked(make)
+        link = a.peers._links["b", False]
+        sizes: list[int] = []
+        real = link.transport
+        link.transport = SimpleNamespace(write=lambda data: (sizes.append(len(data)), real.write(data)))  # type: ignore[assignment]
+        for number in range(1, 9):
+            a.peers.tell("b", Completed(3, Ends(0, number)))
+            await asyncio.sleep(0.05)
+            a.peers.ship("b", 3, Unit(Log.JOURNAL, number, number + 1, number + 1, memoryview(b"x" * 8)))
+        link.transport = real
+        await eventually(lambda: len(b.units) == 8)
+
+        assert len(b.said("said")) == 8
+        assert len(sizes) == 8
 
 
 @in_loop
