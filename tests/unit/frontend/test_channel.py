@@ -413,6 +413,20 @@ def test_persistent_publishes_are_confirmed_when_they_are_on_the_disk() -> None:
     assert client.read_all() == [BasicAck(delivery_tag=3, multiple=True)]
 
 
+def test_confirms_that_are_made_while_they_are_taken_ask_for_no_further_turn() -> None:
+    world = World()
+    client = world.open()
+    client.declare("q", durable=True)
+    client.ask(1, ConfirmSelect())
+    world.syncing = False
+    client.publish(1, "q", b"1", properties=PERSISTENT)
+    world.sync(turn=False)
+    world._touched.clear()
+
+    assert client.front_end.output()
+    assert not world._touched
+
+
 def test_a_refused_publish_is_nacked(client: Client) -> None:
     client.declare("small", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     client.ask(1, ConfirmSelect())

@@ -137,6 +137,8 @@ class Amqp091:
         """FINISHING: the journal sequence that Close-Ok waits for; -1 while channels still have work to do."""
         self._doomed: Exception | None = None
         self._out: list[bytes] = []
+        self._giving = False
+        """The shell takes what there is at this moment: nobody has to be told that there is something."""
         self._out_bytes = 0
         self._writable = True
         self._blocked: str | None = None
@@ -366,7 +368,7 @@ class Amqp091:
     # What channels ask: the Link ---------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        if not self._out:
+        if not self._out and not self._giving:
             self.services.touched(self)
         self._out.append(data)
         self._out_bytes += len(data)
@@ -473,7 +475,11 @@ class Amqp091:
         if self._doomed is not None:
             self._perish(self._doomed)
         if self._unconfirmed:
-            self._send_confirms()
+            self._giving = True
+            try:
+                self._send_confirms()
+            finally:
+                self._giving = False
         if not self._writable and not self.closed:
             return []
         out, self._out = self._out, []
