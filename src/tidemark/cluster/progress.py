@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 from tidemark.model.peers import Ends, Name
 
+NOTHING = Ends()
+
 
 @dataclass(slots=True)
 class Progress:
@@ -28,7 +30,7 @@ class Progress:
     _has: dict[Name, Ends] = field(default_factory=dict)
 
     def has(self, member: Name) -> Ends:
-        return self._has.get(member, Ends())
+        return self._has.get(member, NOTHING)
 
     def acked(self, member: Name, durable: Ends) -> None:
         """Acks may come twice or in another order; the disk of a member only ever gets further in an epoch."""

@@ -75,7 +75,7 @@ class Readers:
         """Who is to be told that so much is complete; they count as told."""
         found = []
         for name, reader in self._readers.items():
-            if reader.told != complete:
+            if reader.told is not complete and reader.told != complete:
                 reader.told = complete
                 found.append(name)
         return found

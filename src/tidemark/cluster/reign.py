@@ -90,6 +90,8 @@ class Reign:
     paces: dict[Name, Pace] = field(default_factory=dict)
     slow: set[Name] = field(default_factory=set)
     """Those that are to be left out because they are slow."""
+    _required_by: View | None = None
+    """The view whose ready members, and nobody else, are required already."""
 
     def __post_init__(self) -> None:
         self.see(self.view, ())
@@ -124,6 +126,10 @@ class Reign:
         self.require(undecided)
 
     def require(self, undecided: tuple[View, ...]) -> None:
+        plain = not undecided and not self.candidates
+        if plain and self._required_by is self.view:
+            return
+        self._required_by = self.view if plain else None
         names = set(self.view.ready)
         for view in undecided:
             names.update(view.ready)
@@ -195,14 +201,15 @@ class Reign:
         """Those to be left out, and why."""
         found = dict(self.unwanted)
         for name, watch in self.watches.items():
+            deadline = self._deadline(name, watch)
+            if deadline is None or self.now < deadline:
+                continue
             feeder = self.watches.get(watch.source)
             if name in found or watch.source in found or (feeder is not None and not feeder.linked):
                 continue  # whoever feeds it is to blame
             if watch.linked and feeder is not None and not self.progress.has(watch.source).covers(watch.mark):
                 continue  # it cannot have what that one lacks
-            deadline = self._deadline(name, watch)
-            if deadline is not None and self.now >= deadline:
-                found[name] = "it does not answer" if watch.linked else "there is no link to it"
+            found[name] = "it does not answer" if watch.linked else "there is no link to it"
         self._look_for_slow(found)
         for name in self.slow:
             found.setdefault(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Protocol
 
 from tidemark.cluster.chain.mode import ChainMode
@@ -515,7 +515,7 @@ class Member:
             node = self.node
             self._floors.known = node.broker.streams.promise(self._complete.journal), node.arena.next_seq - 1
         floor, floor_at = self._floors.known
-        return replace(message, floor=floor, floor_at=floor_at)
+        return Completed(message.epoch, message.upto, floor, floor_at)
 
     # Leading and following -----------------------------------------------------------------------------------
 

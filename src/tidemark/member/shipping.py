@@ -47,6 +47,10 @@ class Sender:
     """(log, last sequence, bytes) of what was sent and not acknowledged."""
     unacked_bytes: int = 0
 
+    def has_sent(self, ends: Ends) -> bool:
+        """All up to here."""
+        return self.after[Log.JOURNAL] >= ends.journal and self.after[Log.CATALOG] >= ends.catalog
+
     def acked(self, durable: Ends) -> None:
         while self.unacked and self.unacked[0][1] <= durable[self.unacked[0][0]]:
             self.unacked_bytes -= self.unacked.popleft()[2]
@@ -100,9 +104,13 @@ class Shipping:
 
     def pump(self, store: Store, epoch: int) -> None:
         """Send every peer what it lacks, as far as its credit goes."""
-        window = self._config.window_bytes
+        window, ends = self._config.window_bytes, store.ends
         for peer, sender in list(self._senders.items()):
-            while sender.unacked_bytes < window and self._links.backlog(peer) < window:
+            while (
+                not sender.has_sent(ends)
+                and sender.unacked_bytes < window
+                and self._links.backlog(peer) < window
+            ):
                 if not self._ship_some(store, epoch, peer, sender):
                     break
 
@@ -124,7 +132,9 @@ class Shipping:
                 self.end(peer)
                 return False
             for unit in units:
-                self._links.ship(peer, epoch, replace(unit, previous=sender.after[log]))
+                if unit.previous != sender.after[log]:
+                    unit = replace(unit, previous=sender.after[log])
+                self._links.ship(peer, epoch, unit)
                 sender.after[log] = unit.last
                 sender.unacked.append((log, unit.last, len(unit.payload)))
                 sender.unacked_bytes += len(unit.payload)

@@ -39,10 +39,22 @@ class Ends:
         return self.journal if log is Log.JOURNAL else self.catalog
 
     def least(self, other: Ends) -> Ends:
+        if other.covers(self):
+            return self
+        if self.covers(other):
+            return other
         return Ends(min(self.catalog, other.catalog), min(self.journal, other.journal))
 
     def most(self, other: Ends) -> Ends:
+        if self.covers(other):
+            return self
+        if other.covers(self):
+            return other
         return Ends(max(self.catalog, other.catalog), max(self.journal, other.journal))
+
+    def at(self, catalog: int, journal: int) -> Ends:
+        """The ends with these sequences; the same ones if nothing has moved."""
+        return self if self.catalog == catalog and self.journal == journal else Ends(catalog, journal)
 
     def covers(self, other: Ends) -> bool:
         return self.catalog >= other.catalog and self.journal >= other.journal

@@ -51,6 +51,7 @@ class Store:
             wiring_takes_over=self.catalog.take_over,
             apart=apart,
         )
+        self._ends = self._durable_ends = Ends()
 
     def open(self) -> Status:
         """Take the directory into use: it is dirty from now on. Returns how it was.
@@ -75,12 +76,14 @@ class Store:
     @property
     def ends(self) -> Ends:
         """The last records that were handed to the disk: up to here `units_after` gives what there is."""
-        return self.journal.ends
+        self._ends = self._ends.at(self.catalog.end_seq, self.journal.end_seq)
+        return self._ends
 
     @property
     def durable_ends(self) -> Ends:
         """The last records that are on the disk."""
-        return Ends(self.catalog.durable_seq, self.journal.durable_end)
+        self._durable_ends = self._durable_ends.at(self.catalog.durable_seq, self.journal.durable_end)
+        return self._durable_ends
 
     @property
     def table(self) -> tuple[Takeover, ...]:

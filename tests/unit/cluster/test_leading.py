@@ -28,6 +28,7 @@ from tidemark.cluster.mode import (
     Quit,
     Send,
     State,
+    Stored,
     Survey,
     Tick,
     Unasked,
@@ -663,6 +664,17 @@ def test_a_dropped_member_stays_out_until_it_connects_anew() -> None:
 def test_only_a_leader_drops_and_never_itself() -> None:
     assert not answer(Bench("b").holding((H1, 2, 5)).following(a_view("a", "ab")), "drop", "a").done
     assert not answer(an_active("ab"), "drop", "a").done
+
+
+def test_nothing_follows_from_where_the_log_ends_before_a_disk_has_it() -> None:
+    leader = an_active()
+    leader.put(leader.mode.view.history)
+    ends = leader.store.ends
+
+    assert leader.step(Stored(ends)) == []
+    leader.sync()
+    leader.acked_by("b", ends)
+    assert only(leader.acked_by("c", ends), Complete) == [Complete(ends)]
 
 
 def test_a_cluster_is_shut_down_when_all_ready_members_hold_the_same() -> None:

@@ -9,6 +9,18 @@ from tidemark.cluster.progress import Progress
 from tidemark.model.peers import Ends
 
 
+_ends = st.builds(Ends, st.integers(0, 3), st.integers(0, 3))
+
+
+@given(_ends, _ends)
+def test_the_least_and_the_most_of_two_are_taken_log_by_log(one: Ends, other: Ends) -> None:
+    least = Ends(min(one.catalog, other.catalog), min(one.journal, other.journal))
+    most = Ends(max(one.catalog, other.catalog), max(one.journal, other.journal))
+
+    assert (one.least(other), one.most(other)) == (least, most)
+    assert one.at(other.catalog, other.journal) == other
+
+
 def test_complete_is_what_the_slowest_disk_has() -> None:
     """H-12, H-13"""
     progress = Progress(required={"b", "c"})
