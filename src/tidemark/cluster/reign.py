@@ -226,6 +226,8 @@ class Reign:
             for name, watch in self.watches.items()
             if watch.linked and self.paces[name].is_slow(self.now, self._owed_ms(watch))
         }
+        if not slow:
+            return
         first = [name for name in slow if self.watches[name].source not in slow]
         left = set(self.watches) - set(late) - set(first)
         if len(first) == 1 and left and len(left) + 1 >= self.config.copies_min:

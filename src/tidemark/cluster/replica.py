@@ -775,6 +775,8 @@ class Replica:
                 wanted = wanted.with_ready(name)
                 reasons.append(f"{name} holds all that is confirmed")
         undecided = any(set(one.ready) - set(view.ready) for one in self._proposals.undecided)
+        if wanted is view and not undecided:
+            return None
         if wanted != view or (undecided and not self._proposals.awaited):
             self._propose(wanted, "; ".join(reasons) or "to know which view holds")
             reign.require(tuple(self._proposals.undecided))

@@ -310,7 +310,8 @@ class Member:
             streams = self.node.broker.streams
             streams.exact_from = max(streams.exact_from, message.ends.journal)
         self._handle(PeerSaid(peer, message))
-        self._pump()
+        if self._shipping.held_back:
+            self._pump()
 
     def given(self, peer: Name, epoch: int, unit: Unit) -> None:
         """A peer sent one frame of a log. Its bytes may go when this returns."""
@@ -699,13 +700,15 @@ class Member:
             return
         store = self.node.store
         ends, durable = store.ends, store.durable_ends
-        if ends != self._stored:
+        moved = ends != self._stored
+        if moved:
             self._stored = ends
             self._handle(Stored(ends))
         if durable != self._durable:
             self._durable = durable
             self._handle(Durable(durable))
-        self._pump()
+        if moved or self._shipping.held_back:
+            self._pump()
 
     def _pump(self) -> None:
         """Send every peer what it lacks."""

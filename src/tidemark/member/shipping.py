@@ -65,11 +65,14 @@ class Shipping:
         """What members have said in this epoch to have on their disks."""
         self._positions: dict[Name, Ends] = {}
         """How far they were when they were heard of last; those that are away will go on from there."""
+        self.held_back = False
+        """Somebody lacks something that could not be sent yet: more may go with the next acknowledgement."""
 
     # Who gets what -------------------------------------------------------------------------------------------
 
     def begin(self, peer: Name, after: Ends) -> None:
         self._senders[peer] = Sender({log: after[log] for log in Log})
+        self.held_back = True
 
     def end(self, peer: Name) -> None:
         self._senders.pop(peer, None)
@@ -113,6 +116,7 @@ class Shipping:
             ):
                 if not self._ship_some(store, epoch, peer, sender):
                     break
+        self.held_back = any(not sender.has_sent(ends) for sender in self._senders.values())
 
     def _ship_some(self, store: Store, epoch: int, peer: Name, sender: Sender) -> bool:
         for log in Log:
