@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tidemark.cluster.progress import Progress
 from tidemark.model.peers import Ends
 
-
 _ends = st.builds(Ends, st.integers(0, 3), st.integers(0, 3))
 
 

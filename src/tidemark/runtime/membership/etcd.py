@@ -1,4 +1,4 @@
-"""Members, leases and views in an etcd, through its JSON gateway.
+"""Members, leases and views in an etcd, through its JSON gateway (`http.py`).
 
     /tidemark/CLUSTER/members/NAME    what a member says about itself; bound to its lease, so it goes when the member does
     /tidemark/CLUSTER/view            the view; changed only by a transaction that compares its revision first
@@ -31,8 +31,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import httpx
-
 from tidemark.errors import MembershipAway
 from tidemark.member.facts import (
     MemberFacts,
@@ -45,6 +43,7 @@ from tidemark.member.facts import (
 from tidemark.model.peers import Name, View
 from tidemark.runtime.clock import ticks_ms
 from tidemark.runtime.log import Log
+from tidemark.runtime.membership.http import Endpoint, NoAnswer, NotConnected
 
 PAUSE_S = 0.2
 """Between two rounds through endpoints that do not answer."""
@@ -97,7 +96,7 @@ class EtcdMembership:
         self._revision = 0
         """Everything up to here was seen."""
         self._members: dict[Name, bytes] = {}
-        self._clients: dict[str, httpx.AsyncClient] = {}
+        self._clients: dict[str, Endpoint] = {}
         self._current = 0
         self._problem: str | None = ""
         """What was logged last about etcd; None: that it answers."""
@@ -124,7 +123,7 @@ class EtcdMembership:
             with contextlib.suppress(_NotSent, _Unknown, _LeaseLost):
                 await self._post(self._endpoint(), "lease/revoke", {"ID": lease})
         for client in self._clients.values():
-            await client.aclose()
+            client.close()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -399,44 +398,34 @@ class EtcdMembership:
 
     async def _post(self, endpoint: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         try:
-            # The time-outs of a socket begin anew with every byte; this one does not.
-            async with asyncio.timeout(self._request_s):
-                answer = await self._client(endpoint).post(f"/v3/{path}", json=body)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as problem:
-            raise _NotSent(f"{endpoint}: {problem or type(problem).__name__}") from None
-        except TimeoutError:
-            raise _Unknown(f"{endpoint}: no answer in {self._request_s:.1f} s") from None
-        except httpx.HTTPError as problem:
-            raise _Unknown(f"{endpoint}: {problem or type(problem).__name__}") from None
-        if answer.status_code == httpx.codes.NOT_FOUND and "lease not found" in answer.text:
+            answer = await self._client(endpoint).post(f"/v3/{path}", _json(body), self._request_s)
+        except NotConnected as problem:
+            raise _NotSent(f"{endpoint}: {problem}") from None
+        except NoAnswer as problem:
+            raise _Unknown(f"{endpoint}: {problem}") from None
+        if answer.status == 404 and b"lease not found" in answer.body:
             raise _LeaseLost
-        if not answer.is_success:
-            raise _Unknown(f"{endpoint}: {answer.text[:200].strip()}")
-        found: dict[str, Any] = answer.json()
+        if not 200 <= answer.status < 300:
+            raise _Unknown(f"{endpoint}: {answer.body[:200].decode(errors='replace').strip()}")
+        found: dict[str, Any] = json.loads(answer.body)
         return found
 
     async def _lines(self, endpoint: str, path: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        lines = self._client(endpoint).lines(f"/v3/{path}", _json(body), self._request_s)
         try:
-            client = self._client(endpoint)
-            async with client.stream("POST", f"/v3/{path}", json=body, timeout=None) as answer:
-                async for line in answer.aiter_lines():
+            async with contextlib.aclosing(lines):
+                async for line in lines:
                     found = json.loads(line)
                     if "result" not in found:
                         raise _Unknown(f"{endpoint}: {found.get('error', found)}")
                     yield found["result"]
-        except httpx.HTTPError as problem:
-            raise _Unknown(f"{endpoint}: {problem or type(problem).__name__}") from None
+        except (NotConnected, NoAnswer) as problem:
+            raise _Unknown(f"{endpoint}: {problem}") from None
 
-    def _client(self, endpoint: str) -> httpx.AsyncClient:
+    def _client(self, endpoint: str) -> Endpoint:
         client = self._clients.get(endpoint)
         if client is None:
-            client = self._clients[endpoint] = httpx.AsyncClient(
-                base_url=endpoint,
-                timeout=self._request_s,
-                trust_env=False,
-                # Reading all authorities of the system takes longer than a lease may.
-                verify=endpoint.startswith("https:"),
-            )
+            client = self._clients[endpoint] = Endpoint(endpoint)
         return client
 
     def _away(self, problem: str) -> None:
@@ -448,6 +437,10 @@ class EtcdMembership:
         if self._problem is not None:
             self._problem = None
             self._log.info("registered in etcd", endpoint=self._endpoint(), revision=self._revision)
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    return json.dumps(body).encode()
 
 
 def _encoded(text: str) -> str:
