@@ -92,6 +92,8 @@ class Reign:
     """Those that are to be left out because they are slow."""
     _required_by: View | None = None
     """The view whose ready members, and nobody else, are required already."""
+    _overdue: bool = False
+    """Somebody was late when everybody was looked at."""
 
     def __post_init__(self) -> None:
         self.see(self.view, ())
@@ -180,6 +182,7 @@ class Reign:
     def review(self, own: Ends) -> int | None:
         """Look at everybody, the leader's disk being there; say when to look again."""
         wake: list[int] = []
+        self._overdue = False
         for name, watch in self.watches.items():
             has = self.progress.has(name)
             if watch.linked and has.covers(watch.mark):
@@ -191,6 +194,8 @@ class Reign:
             deadline = self._deadline(name, watch)
             if deadline is not None and deadline > self.now:
                 wake.append(deadline)
+            elif deadline is not None:
+                self._overdue = True
         for name, candidate in self.candidates.items():
             at = self._consider(name, candidate, own)
             if at is not None:
@@ -198,7 +203,11 @@ class Reign:
         return min(wake, default=None)
 
     def late(self) -> dict[Name, str]:
-        """Those to be left out, and why."""
+        """Those to be left out, and why, when everybody has been looked at (`review`)."""
+        if not (
+            self.unwanted or self.slow or self._overdue or any(one.rounds for one in self.paces.values())
+        ):
+            return {}
         found = dict(self.unwanted)
         for name, watch in self.watches.items():
             deadline = self._deadline(name, watch)
