@@ -16,18 +16,20 @@ cdef extern from "<pthread.h>" nogil:
         pass
     ctypedef struct pthread_mutex_t:
         pass
-    ctypedef struct pthread_cond_t:
-        pass
     int pthread_create(pthread_t *, void *, void *(*)(void *) noexcept nogil, void *)
     int pthread_join(pthread_t, void **)
     int pthread_mutex_init(pthread_mutex_t *, void *)
     int pthread_mutex_lock(pthread_mutex_t *)
     int pthread_mutex_unlock(pthread_mutex_t *)
     int pthread_mutex_destroy(pthread_mutex_t *)
-    int pthread_cond_init(pthread_cond_t *, void *)
-    int pthread_cond_wait(pthread_cond_t *, pthread_mutex_t *)
-    int pthread_cond_signal(pthread_cond_t *)
-    int pthread_cond_destroy(pthread_cond_t *)
+
+cdef extern from "<semaphore.h>" nogil:
+    ctypedef struct sem_t:
+        pass
+    int sem_init(sem_t *, int, unsigned int)
+    int sem_post(sem_t *)
+    int sem_wait(sem_t *)
+    int sem_destroy(sem_t *)
 
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
@@ -72,7 +74,9 @@ ctypedef struct Job:
 
 ctypedef struct Shared:
     pthread_mutex_t lock
-    pthread_cond_t wake
+    # Posted when the queue is not empty any more, and at the end. Not a condition: whoever wakes up from one
+    # leaves its lock as if others waited for it, and each unlock is a call of the system then.
+    sem_t work
     # The queue that the loop fills, and the one that the thread works on.
     Job *jobs
     size_t count
@@ -170,16 +174,18 @@ cdef void *run(void *argument) noexcept nogil:
     sigfillset(&every)
     pthread_sigmask(SIG_SETMASK, &every, NULL)
     while True:
+        while sem_wait(&shared.work) != 0:
+            pass  # a signal
         pthread_mutex_lock(&shared.lock)
-        while shared.count == 0 and not shared.stopping:
-            pthread_cond_wait(&shared.wake, &shared.lock)
         jobs, count, room = shared.jobs, shared.count, shared.room
         shared.jobs, shared.room, shared.count = shared.taken, shared.taken_room, 0
         shared.taken, shared.taken_room = jobs, room
         problem = shared.error_number
         pthread_mutex_unlock(&shared.lock)
         if count == 0:
-            return NULL
+            if shared.stopping:
+                return NULL
+            continue
         start = 0
         while start < count and problem == 0:
             end = start + 1
@@ -222,7 +228,7 @@ cdef class Flusher:
             raise MemoryError()
         self._shared.bell = bell
         pthread_mutex_init(&self._shared.lock, NULL)
-        pthread_cond_init(&self._shared.wake, NULL)
+        sem_init(&self._shared.work, 0, 0)
         if pthread_create(&self._thread, NULL, run, self._shared) != 0:
             raise RuntimeError("the disk thread could not be started")
         self._running = True
@@ -230,7 +236,7 @@ cdef class Flusher:
     def __dealloc__(self):
         if self._shared is not NULL:
             self._end()
-            pthread_cond_destroy(&self._shared.wake)
+            sem_destroy(&self._shared.work)
             pthread_mutex_destroy(&self._shared.lock)
             free(self._shared.jobs)
             free(self._shared.taken)
@@ -242,7 +248,7 @@ cdef class Flusher:
             Shared *shared = self._shared
             Job *grown
             Job *job
-            int full = 0
+            int full = 0, first = 0
         if not PyBuffer_IsContiguous(PyMemoryView_GET_BUFFER(view), b"C"):
             raise TypeError("the bytes do not lie together")
         if ticket <= self._submitted:
@@ -263,11 +269,13 @@ cdef class Flusher:
             job.data = <char *>PyMemoryView_GET_BUFFER(view).buf
             job.length = PyMemoryView_GET_BUFFER(view).len
             shared.count += 1
+            first = shared.count == 1
         pthread_mutex_unlock(&shared.lock)
         if full:
             raise MemoryError()
-        # Not under the lock, which is the first thing that the thread wants.
-        pthread_cond_signal(&shared.wake)
+        if first:
+            # Not under the lock, which is the first thing that the thread wants.
+            sem_post(&shared.work)
         self._submitted = ticket
         self._kept.append((ticket, view))
 
@@ -317,7 +325,7 @@ cdef class Flusher:
             self._running = False
             pthread_mutex_lock(&self._shared.lock)
             self._shared.stopping = 1
-            pthread_cond_signal(&self._shared.wake)
             pthread_mutex_unlock(&self._shared.lock)
+            sem_post(&self._shared.work)
             with nogil:
                 pthread_join(self._thread, NULL)
