@@ -27,7 +27,6 @@ Invariant: what a decoder holds is never more than one frame, and never more of 
 from __future__ import annotations
 
 import struct
-import zlib
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias, cast
 
@@ -47,6 +46,7 @@ from tidemark.model.peers import (
     Takeover,
     Unit,
 )
+from tidemark.wire.peer.checksum import checksum
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -125,7 +125,7 @@ def encode_unit(epoch: int, unit: Unit) -> list[Buffer]:
     payload = unit.payload
     length = HEAD_BYTES - 4 + UNIT_BYTES + len(payload)
     head = HEAD.pack(length, Kind.UNIT, ZERO, epoch)
-    facts = UNIT.pack(unit.log, ZERO, zlib.crc32(payload), unit.previous, unit.first, unit.last)
+    facts = UNIT.pack(unit.log, ZERO, checksum(payload), unit.previous, unit.first, unit.last)
     return [head + facts, payload]
 
 
@@ -238,13 +238,13 @@ class Decoder:
 
 
 def _unit(frame: memoryview) -> Unit:
-    log, zero, checksum, previous, first, last = UNIT.unpack_from(frame, HEAD_BYTES)
+    log, zero, said, previous, first, last = UNIT.unpack_from(frame, HEAD_BYTES)
     payload = frame[HEAD_BYTES + UNIT_BYTES :]
     if log > Log.JOURNAL or zero != ZERO or not previous < first <= last or not payload:
         raise PeerFault(
             reason=f"a unit of log {log} cannot go from {first} to {last} behind {previous} with {len(payload)} bytes"
         )
-    if zlib.crc32(payload) != checksum:
+    if checksum(payload) != said:
         raise PeerFault(reason=f"the checksum of the unit {first} to {last} of log {log} is wrong")
     return Unit(Log(log), previous, first, last, payload)
 

@@ -1,0 +1,1 @@
+from tidemark.wire.peer._checksum_py import checksum as checksum
