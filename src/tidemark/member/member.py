@@ -492,6 +492,7 @@ class Member:
                 self._outside.propose(view)
             case Became(state, why):
                 self.why = why
+                self.node.journal.fill(state is State.CATCHUP)
                 moved = {}
                 if state is State.CATCHUP:
                     self._adopted_bytes = 0

@@ -119,10 +119,11 @@ class StoreFiles:
 
     # Segments ------------------------------------------------------------------------------
 
-    def make(self, segment: Segment, *, reserve: bool = False) -> None:
+    def make(self, segment: Segment, *, reserve: bool = False, at_once: bool = False) -> None:
         """Make the file of a new segment; its head is on the disk when this returns.
 
-        With `reserve` the reserve is taken when there is no room.
+        With `reserve` the reserve is taken when there is no room. With `at_once` room is taken and no zeros are written:
+        whoever waits for it is in more of a hurry than the syncs that take longer for it.
 
         Raises:
             DiskFull: there is no room, and nothing was changed.
@@ -135,7 +136,10 @@ class StoreFiles:
             self.disk.rename(_FILL, temporary)
         else:
             try:
-                self.disk.create(temporary, segment.size)
+                if at_once:
+                    self.disk.allocate(temporary, segment.size)
+                else:
+                    self.disk.create(temporary, segment.size)
             except DiskFull:
                 if (
                     not reserve

@@ -184,6 +184,8 @@ class Journal(Writer):
         self._flushes = 0
         self.hurry = False
         """Somebody waits for a record that could otherwise wait for company: the next `flush` writes it."""
+        self._filled_bytes: int | None = None
+        """While it is filled from another log: how much of it stays in memory."""
         self._patient_bytes = 0
         self._patient_since_ms = 0
         self._frames = 0
@@ -389,13 +391,13 @@ class Journal(Writer):
             self.files.retire(following.name, following.size)
             following = None
         if following is None:
-            # Nothing was prepared, so the file is made while everybody waits: twice the last one's size is
-            # in proportion to what came in meanwhile.
+            # Nothing was prepared, so everybody waits for the file. Zeros would be written while nothing is read,
+            # and what fills segments faster than they are prepared comes in large groups, of which few are synced.
             usual = min(self.config.segment_bytes, 2 * self.segments[-1].size)
             following = self._new_segment(max(usual, least))
             reserved = self.files.has_reserve
             try:
-                self.files.make(following, reserve=True)
+                self.files.make(following, reserve=True, at_once=True)
             except DiskFull:
                 self.full = True
                 raise
@@ -464,6 +466,8 @@ class Journal(Writer):
             held, self._held = self._held, deque()
             for facts in held:
                 self._hand_over(*facts)
+        if self._filled_bytes is not None:
+            self.pager.trim(done, self._filled_bytes)
         return self.durable_seq
 
     def barrier(self) -> Barrier:
@@ -513,6 +517,14 @@ class Journal(Writer):
         while covered and covered[0][0] <= seq:
             self._covers = covered.popleft()[1]
         return max(seq, self._covers)
+
+    def fill(self, being_filled: bool) -> None:
+        """Whether much is to be adopted. As at a start, little of it stays in memory then, for fresh memory takes longer
+        than reading again; and no segment is prepared, which would be to write it twice."""
+        if not being_filled:
+            self._filled_bytes = None
+        elif self._filled_bytes is None:
+            self._filled_bytes = max(RECOVERY_CACHE_BYTES, self.arena.resident_bytes)
 
     def adopt(self, payload: memoryview, now_ms: int) -> tuple[int, int, int]:
         """Store the records of one frame that another member sealed, as a frame, and hand it to the disk.
@@ -837,7 +849,8 @@ class Journal(Writer):
                 self.files.fill_reserve()
             # A journal that little goes into stays small: a segment is twice as large as the one before.
             size = min(self.config.segment_bytes, max(2 * active.size, FIRST_BYTES))
-            if self._next is None and active.used > active.size // 4 and self.files.prefill(size):
+            wanted = self._next is None and active.used > active.size // 4 and self._filled_bytes is None
+            if wanted and self.files.prefill(size):
                 segment = self._new_segment(size)
                 segment.prepared = True
                 self.files.make(segment)

@@ -145,7 +145,8 @@ class Pager:
         return True
 
     def trim(self, completed: int, at_most: int | None = None) -> None:
-        """Bring memory down to the budget, or below it to `at_most`, as far as what is durable allows."""
+        """Bring memory down to the budget, or below it to `at_most`, as far as what is durable allows. For the latter nothing
+        is spilled."""
         budget = self._cache_bytes if at_most is None else min(at_most, self._cache_bytes)
         over = self._arena.resident_bytes - budget
         if over <= 0:
@@ -165,7 +166,7 @@ class Pager:
             self._resident.discard(-negative)
             self.pages_out += 1
             over -= capacity
-        if over > 0:
+        if over > 0 and at_most is None:
             self._spill(over)
 
     def _spill(self, over: int) -> None:

@@ -192,6 +192,56 @@ def test_the_catalog_is_read_from_memory_and_from_the_disk_alike(monkeypatch: py
     assert len(process.store.catalog.segments) > 2
 
 
+# Being filled ------------------------------------------------------------------------------------
+
+
+def filled(monkeypatch: pytest.MonkeyPatch, being_filled: bool) -> tuple[Life, list[str]]:
+    """One that has adopted much more than it may keep while it is filled; and how it came by its files."""
+    monkeypatch.setattr("tidemark.store.journal.RECOVERY_CACHE_BYTES", 16 << 10)
+    config = replace(CONFIG, cache_bytes=1 << 20)
+    source, life = working(messages=400), follower(config=config)
+    made: list[str] = []
+    disk = life.store.files.disk
+    for way in ("create", "allocate", "prepare"):
+        honest = getattr(disk, way)
+        monkeypatch.setattr(
+            disk, way, lambda *file, way=way, honest=honest: made.append(way) or honest(*file)
+        )
+    life.store.journal.fill(being_filled)
+    for unit in units(source.store, Log.JOURNAL):
+        life.adopt(Log.JOURNAL, unit.payload, 0)
+        life.store.journal.completed()
+        life.store.journal._prepare()
+    synced(life.store)
+    assert sequences(units(life.store, Log.JOURNAL)) == sequences(units(source.store, Log.JOURNAL))
+    return life, made
+
+
+def test_a_journal_that_is_filled_keeps_little_in_memory_and_writes_no_zeros(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    life, made = filled(monkeypatch, being_filled=True)
+    assert life.arena.resident_bytes < (16 << 10) + 2 * CONFIG.extent_bytes
+    assert "prepare" not in made
+    # What `allocate` does is to create a file here, too. The first one is that of the history.
+    assert made.count("allocate") > 2
+    assert made.count("create") == made.count("allocate") + 1
+
+
+def test_a_journal_that_follows_keeps_what_it_may_and_prepares_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    life, made = filled(monkeypatch, being_filled=False)
+    assert life.arena.resident_bytes > 128 << 10
+    assert "prepare" in made
+
+
+def test_what_was_in_memory_before_a_journal_was_filled_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    life, _ = filled(monkeypatch, being_filled=False)
+    before = life.arena.resident_bytes
+    life.store.journal.fill(True)
+    life.store.journal.completed()
+    assert life.arena.resident_bytes == before
+
+
 # Adopting ----------------------------------------------------------------------------------------
 
 
