@@ -27,6 +27,8 @@ from tidemark.model.peers import Ends, Name, View
 
 AWAY_MS_MAX = 30_000
 """Longest that a member which was left out again and again waits before it is let in."""
+NEAR_MS = 100
+"""One that has what the leader had so long ago keeps up."""
 GOOD_MS = 60_000
 """After so long without being left out it is like any other."""
 SLOW_MS, SLOW_MS_MAX = 10_000, 300_000
@@ -57,6 +59,8 @@ class Candidate:
 
     mark: Ends
     since: int
+    took_ms: int | None = None
+    """How long it took to get to the mark before this one."""
     guarded_at: int | None = None
 
 
@@ -278,7 +282,7 @@ class Reign:
         if candidate.guarded_at is not None:
             if has.covers(self.progress.complete) or self.now < candidate.guarded_at + reach:
                 return candidate.guarded_at + reach if not has.covers(self.progress.complete) else None
-            candidate.guarded_at = None
+            candidate.guarded_at = candidate.took_ms = None
             candidate.mark, candidate.since = own, self.now
             return None
         if name in self.barred or not has.covers(candidate.mark):
@@ -291,8 +295,12 @@ class Reign:
             reach = min(reach, self.config.ack_budget_ms // 2)
         if self.now < record.at + wait and not self.progress.held:
             return record.at + wait
-        if self.now - candidate.since <= reach or has.covers(own):
+        took = self.now - candidate.since
+        # Publishers wait for the rest from now on: it comes nearer first, as long as it gains on them.
+        gains = candidate.took_ms is None or 4 * took < 3 * candidate.took_ms
+        near = took <= (reach if not gains else min(reach, NEAR_MS))
+        if near or has.covers(own):
             candidate.guarded_at = self.now
         else:
-            candidate.mark, candidate.since = own, self.now
+            candidate.mark, candidate.since, candidate.took_ms = own, self.now, took
         return None

@@ -548,6 +548,40 @@ def test_a_member_that_is_far_behind_does_not_hold_publishers_up() -> None:
     assert only(leader.acked_by("b"), Complete) == [Complete(leader.store.durable)]
 
 
+def is_waited_for(*rounds_ms: int) -> bool:
+    """A member comes to where the leader was at the beginning of each of these rounds, while clients publish. Whether they
+    wait for it then."""
+    leader = an_active("ab")
+    leader.write(50)
+    leader.greeted_by("c", Ends(2, 4))
+    for round_ms in rounds_ms:
+        mark = leader.store.durable
+        leader.write(10)
+        leader.acked_by("b")
+        leader.after(round_ms)
+        leader.acked_by("c", mark)
+    leader.write()
+    return not only(leader.acked_by("b"), Complete)
+
+
+def test_a_member_that_gains_on_publishers_comes_near_before_they_wait_for_it() -> None:
+    """They wait for what it lacks when it is guarded."""
+    assert not is_waited_for(800)
+    assert not is_waited_for(800, 400)
+    assert not is_waited_for(800, 400, 200)
+    assert is_waited_for(800, 400, 200, 100)
+
+
+def test_a_member_that_gains_no_more_is_near_enough() -> None:
+    """Its link or its disk takes that long for anything."""
+    assert not is_waited_for(800)
+    assert is_waited_for(800, 700)
+
+
+def test_a_member_that_gains_no_more_and_is_far_behind_is_not_waited_for() -> None:
+    assert not is_waited_for(1500, 1500, 1500)
+
+
 def test_a_reader_gets_what_comes_behind_its_log() -> None:
     """H-31"""
     leader = an_active("ab")
