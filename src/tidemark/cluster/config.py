@@ -74,6 +74,11 @@ class ClusterConfig:
         150, "How much longer each next ready member waits before it offers itself as the leader."
     )
     window_bytes: int = setting(8 * MiB, "Most that is on its way to a member and not acknowledged.")
+    catch_up_bytes_per_s: int = setting(
+        64 * MiB,
+        "While clients write: how much of what a member lacks that catches up it is given in a second, beside what they "
+        "write. While they do not it is given as much as it takes.",
+    )
     lag_bytes: int = setting(
         64 * MiB, "When a ready member has so much less on its disk than the leader, publishers wait for it."
     )
@@ -114,6 +119,7 @@ class ClusterConfig:
             ("link_grace_ms", 0, 600_000),
             ("takeover_stagger_ms", 1, 60_000),
             ("window_bytes", 64 * 1024, 1 << 40),
+            ("catch_up_bytes_per_s", 64 * 1024, 1 << 40),
             ("lag_bytes", 1 * MiB, 1 << 40),
             ("keep_bytes", 0, 1 << 50),
             ("chain_tails", 1, 100),

@@ -19,6 +19,7 @@ sent back to it. Every message between members carries the epoch; one of an olde
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -402,3 +403,6 @@ class Mode(Protocol):
 
     def over_budget(self) -> dict[Name, float]:
         """Member → for which share of the last seconds it took longer than it may to acknowledge, if this one leads."""
+
+    def awaited(self) -> Collection[Name]:
+        """Those that confirms wait for, as far as is known here."""

@@ -27,7 +27,7 @@ Invariant: `_reign` is there exactly when this member leads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Protocol
 
@@ -178,6 +178,11 @@ class Replica:
 
     def over_budget(self) -> dict[Name, float]:
         return self._reign.over_budget() if self._reign is not None else {}
+
+    def awaited(self) -> Collection[Name]:
+        if self._reign is not None:
+            return self._reign.progress.required
+        return self.view.ready if self.view is not None else ()
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event; return what this member must do about it."""

@@ -273,6 +273,8 @@ class Member:
         self._now_ms = now_ms
         self._ticks_ms = ticks_ms
         self._handle(Tick(ticks_ms))
+        self._shipping.tick(self.node.store, ticks_ms)
+        self._pump()
         if self.serving:
             self._compare_due = [one for one in self._rounds if one.is_due(ticks_ms)]
             if self._compare_due:
@@ -714,7 +716,7 @@ class Member:
     def _pump(self) -> None:
         """Send every peer what it lacks."""
         if self._rebuild is None and self.view is not None and not self._ended:
-            self._shipping.pump(self.node.store, self.view.epoch)
+            self._shipping.pump(self.node.store, self.view.epoch, self.mode.awaited())
 
     # Whether members hold the same ---------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """What goes to each peer, how far each peer is, and what the logs must keep for them.
 
 A sender reads both logs from where its peer stands and ships frame after frame, the wiring first, as far as the peer's
-credit goes: what is on its way and not acknowledged is bounded. Following and catching up are the same thing here.
+credit goes: what is on its way and not acknowledged is bounded. Following and catching up are the same thing here, but
+that whoever nobody waits for is rationed while clients write (`rationing.py`).
 
 Invariant: nothing is shipped that the local logs do not hold, and to one peer each log in its order.
 """
@@ -9,12 +10,13 @@ Invariant: nothing is shipped that the local logs do not hold, and to one peer e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from tidemark.cluster.config import ClusterConfig
 from tidemark.errors import LogGone, StoreError
+from tidemark.member.rationing import Ration
 from tidemark.model.peers import Acked, Ends, Log, Name, Unit
 from tidemark.store.store import Store
 
@@ -46,6 +48,8 @@ class Sender:
     unacked: deque[tuple[Log, int, int]] = field(default_factory=deque)
     """(log, last sequence, bytes) of what was sent and not acknowledged."""
     unacked_bytes: int = 0
+    ration_bytes: int = 0
+    """How much it may be sent now, if it is rationed."""
 
     def has_sent(self, ends: Ends) -> bool:
         """All up to here."""
@@ -65,8 +69,9 @@ class Shipping:
         """What members have said in this epoch to have on their disks."""
         self._positions: dict[Name, Ends] = {}
         """How far they were when they were heard of last; those that are away will go on from there."""
+        self._ration = Ration(config.catch_up_bytes_per_s)
         self.held_back = False
-        """Somebody lacks something that could not be sent yet: more may go with the next acknowledgement."""
+        """Somebody lacks something that could not be sent yet: more may go with the next acknowledgement or ration."""
 
     # Who gets what -------------------------------------------------------------------------------------------
 
@@ -105,36 +110,50 @@ class Shipping:
 
     # Sending --------------------------------------------------------------------------------------------------
 
-    def pump(self, store: Store, epoch: int) -> None:
-        """Send every peer what it lacks, as far as its credit goes."""
+    def tick(self, store: Store, now_ms: int) -> None:
+        """Often: those that are rationed get their share of the time that has passed."""
+        more = self._ration.tick(now_ms, store.ends.journal, store.journal.bytes_written)
+        most = max(more, self._config.window_bytes)
+        for sender in self._senders.values():
+            sender.ration_bytes = min(sender.ration_bytes + more, most)
+
+    def pump(self, store: Store, epoch: int, awaited: Collection[Name]) -> None:
+        """Send every peer what it lacks, as far as its credit goes, and its ration if it is not one of the `awaited`."""
         window, ends = self._config.window_bytes, store.ends
         for peer, sender in list(self._senders.items()):
+            rationed = self._ration.limited and peer not in awaited
             while (
                 not sender.has_sent(ends)
                 and sender.unacked_bytes < window
                 and self._links.backlog(peer) < window
             ):
-                if not self._ship_some(store, epoch, peer, sender):
+                most = min(SHIP_BYTES, window - sender.unacked_bytes)
+                if rationed:
+                    most = min(most, sender.ration_bytes)
+                sent = self._ship_some(store, epoch, peer, sender, most) if most > 0 else 0
+                if not sent:
                     break
+                if rationed:
+                    sender.ration_bytes -= sent
         self.held_back = any(not sender.has_sent(ends) for sender in self._senders.values())
 
-    def _ship_some(self, store: Store, epoch: int, peer: Name, sender: Sender) -> bool:
+    def _ship_some(self, store: Store, epoch: int, peer: Name, sender: Sender, most: int) -> int:
+        """Send about so much of what comes next. Returns how much it was."""
         for log in Log:
             if sender.after[log] >= store.ends[log]:
                 continue
             try:
-                credit = self._config.window_bytes - sender.unacked_bytes
-                units = store.units_after(log, sender.after[log], min(SHIP_BYTES, credit))
+                units = store.units_after(log, sender.after[log], most)
             except LogGone:
                 # It fell too far behind: it asks again and is told to begin anew.
                 self.end(peer)
                 self._links.drop(peer)
-                return False
+                return 0
             except StoreError as error:
                 # The link stays: what is damaged now is damaged when it asks again.
                 self._links.note("error", "log cannot be read", member=peer, error=str(error))
                 self.end(peer)
-                return False
+                return 0
             for unit in units:
                 if unit.previous != sender.after[log]:
                     unit = replace(unit, previous=sender.after[log])
@@ -142,8 +161,8 @@ class Shipping:
                 sender.after[log] = unit.last
                 sender.unacked.append((log, unit.last, len(unit.payload)))
                 sender.unacked_bytes += len(unit.payload)
-            return bool(units)
-        return False
+            return sum(len(unit.payload) for unit in units)
+        return 0
 
     # What follows from how far they are ---------------------------------------------------------------------------
 

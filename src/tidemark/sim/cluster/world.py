@@ -100,6 +100,7 @@ class World:
                 keep_bytes=dice.choice((64 << 10, 1 << 20, 1 << 30)),
                 backup_timeout_ms=dice.choice((1000, 3000)),
                 compare_s=1,
+                catch_up_bytes_per_s=Random(f"{seed} catch up").choice((64 << 10, 64 << 20)),
                 copies_min=min(nodes, Random(f"{seed} copies").choice((1, 1, 2))),
                 on_store_error=Random(f"{seed} store error").choice(STORE_ERROR),
             )
