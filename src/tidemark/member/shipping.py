@@ -1,8 +1,8 @@
 """What goes to each peer, how far each peer is, and what the logs must keep for them.
 
 A sender reads both logs from where its peer stands and ships frame after frame, the wiring first, as far as the peer's
-credit goes: what is on its way and not acknowledged is bounded. Following and catching up are the same thing here, but
-that whoever nobody waits for is rationed while clients write (`rationing.py`).
+credit goes: what is on its way and not acknowledged is bounded. Following and catching up are the same thing here. But
+whoever nobody waits for is rationed while clients write (`rationing.py`), and is sent small frames joined.
 
 Invariant: nothing is shipped that the local logs do not hold, and to one peer each log in its order.
 """
@@ -19,6 +19,7 @@ from tidemark.errors import LogGone, StoreError
 from tidemark.member.rationing import Ration
 from tidemark.model.peers import Acked, Ends, Log, Name, Unit
 from tidemark.store.store import Store
+from tidemark.store.units import joined
 
 SHIP_BYTES = 1 << 20
 """How much is read from a log for a peer at once."""
@@ -121,7 +122,8 @@ class Shipping:
         """Send every peer what it lacks, as far as its credit goes, and its ration if it is not one of the `awaited`."""
         window, ends = self._config.window_bytes, store.ends
         for peer, sender in list(self._senders.items()):
-            rationed = self._ration.limited and peer not in awaited
+            catches_up = peer not in awaited
+            rationed = catches_up and self._ration.limited
             while (
                 not sender.has_sent(ends)
                 and sender.unacked_bytes < window
@@ -130,14 +132,16 @@ class Shipping:
                 most = min(SHIP_BYTES, window - sender.unacked_bytes)
                 if rationed:
                     most = min(most, sender.ration_bytes)
-                sent = self._ship_some(store, epoch, peer, sender, most) if most > 0 else 0
+                sent = self._ship_some(store, epoch, peer, sender, most, catches_up) if most > 0 else 0
                 if not sent:
                     break
                 if rationed:
                     sender.ration_bytes -= sent
         self.held_back = any(not sender.has_sent(ends) for sender in self._senders.values())
 
-    def _ship_some(self, store: Store, epoch: int, peer: Name, sender: Sender, most: int) -> int:
+    def _ship_some(
+        self, store: Store, epoch: int, peer: Name, sender: Sender, most: int, catches_up: bool
+    ) -> int:
         """Send about so much of what comes next. Returns how much it was."""
         for log in Log:
             if sender.after[log] >= store.ends[log]:
@@ -154,6 +158,8 @@ class Shipping:
                 self._links.note("error", "log cannot be read", member=peer, error=str(error))
                 self.end(peer)
                 return 0
+            if catches_up and log is Log.JOURNAL:
+                units = joined(units)
             for unit in units:
                 if unit.previous != sender.after[log]:
                     unit = replace(unit, previous=sender.after[log])

@@ -1,6 +1,6 @@
 """Reading a log for somebody who follows it: frame by frame, without the heads, as they lie there.
 
-A *unit* is the records of one frame. Whoever follows asks for what comes behind the last sequence that he has, and
+A *unit* is the records of one frame, or of several small ones (`joined`) for somebody who is far behind. Whoever follows asks for what comes behind the last sequence that he has, and
 asks again behind what he was given. Frames that are in memory are given as they lie there, others are read back
 from the disk and checked; of these only one extent is kept, so that slow readers cost no memory. Where a reader
 stands is remembered, so that reading goes on without a search.
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["CatalogUnits", "JournalUnits", "Unit"]
 
 CURSORS_MAX = 32
+JOINED_BYTES = 64 << 10
+"""How large frames become that are joined. What one costs beside its bytes is little then."""
 CHUNK_BYTES = 256 << 10
+OPENING = (records.RecordType.TAKEOVER, records.RecordType.HISTORIES)
 TAIL_BYTES = 256 << 10
 """How much of the catalog log is kept in memory when it is durable: members that follow closely need no disk."""
 
@@ -131,6 +134,36 @@ class Units:
 def _last_seq(payload: memoryview) -> int:
     *_, (_, _, _, seq, targets) = walk(payload, 0, len(payload))
     return seq + max(targets, 1) - 1
+
+
+def joined(units: list[Unit]) -> list[Unit]:
+    """The same records in fewer units: small ones that follow one another become one, which is copied.
+
+    A frame is still whole wherever it goes. The record that opens a history stays alone in its own.
+    """
+    found: list[Unit] = []
+    row: list[Unit] = []
+    size = 0
+    for unit in units:
+        opens = records.record_type(unit.payload) in OPENING
+        if row and (opens or size + len(unit.payload) > JOINED_BYTES):
+            found.append(_one(row))
+            row, size = [], 0
+        if opens:
+            found.append(unit)
+        else:
+            row.append(unit)
+            size += len(unit.payload)
+    if row:
+        found.append(_one(row))
+    return found
+
+
+def _one(row: list[Unit]) -> Unit:
+    if len(row) == 1:
+        return row[0]
+    payload = memoryview(b"".join([unit.payload for unit in row]))
+    return Unit(row[0].log, row[0].previous, row[0].first, row[-1].last, payload)
 
 
 # The journal -------------------------------------------------------------------------------------

@@ -17,9 +17,11 @@ from tidemark.sim.store import CONFIG, Process
 from tidemark.store.check import check_store
 from tidemark.store.config import StoreConfig
 from tidemark.store.frames import FRAME_BYTES, walk
+from tidemark.store.rewind import rewind
 from tidemark.store.segment import HEAD_BYTES
 from tidemark.store.store import Store
 from tidemark.store.tables import first_whole, merged
+from tidemark.store.units import JOINED_BYTES, joined
 
 A_QUEUE = b'["queue one", 1]'
 
@@ -190,6 +192,64 @@ def test_the_catalog_is_read_from_memory_and_from_the_disk_alike(monkeypatch: py
             found = units(process.store, Log.CATALOG, budget=budget)
             assert sequences(found) == list(range(1, number + 3))
     assert len(process.store.catalog.segments) > 2
+
+
+# Joining -----------------------------------------------------------------------------------------
+
+
+def test_small_frames_are_joined_and_say_the_same() -> None:
+    process = working(messages=400)
+    found = units(process.store, Log.JOURNAL)
+    fewer = joined(found)
+    assert sequences(fewer) == sequences(found)
+    assert b"".join(unit.payload for unit in fewer) == b"".join(unit.payload for unit in found)
+    assert len(fewer) < len(found) / 20
+    end = 0
+    for unit in fewer:
+        assert unit.previous == end < unit.first
+        assert len(unit.payload) <= JOINED_BYTES
+        end = unit.last
+    assert end == process.store.ends.journal
+
+
+def test_a_frame_that_is_large_is_neither_copied_nor_cut() -> None:
+    process = started()
+    for _ in range(3):
+        process.publish((1,), bytes(JOINED_BYTES - 4000))
+        process.turn()
+    *_, last = found = units(process.store, Log.JOURNAL)
+    assert joined(found)[-3:] == found[-3:]
+    assert joined(found)[-1].payload is last.payload
+
+
+def test_the_record_that_opens_a_history_stays_alone() -> None:
+    life = follower()
+    catch_up(life, working().store)
+    life.store.take_over("ab" * 16, 0)
+    life.store.flush(0)
+    later = Life(SimDisk(), Random(3), 1_000_000, CONFIG)
+    for log in Log:
+        for unit in joined(units(life.store, log)) if log is Log.JOURNAL else units(life.store, log):
+            later.adopt(log, unit.payload, 0)
+    assert later.store.table == life.store.table
+    assert later.store.ends == life.store.ends
+
+
+def test_what_is_adopted_joined_can_be_cut_back_to_within_a_frame_and_read_on_from_there() -> None:
+    disk = SimDisk()
+    process, life = working(), follower(disk)
+    for log in Log:
+        for unit in joined(units(process.store, log)) if log is Log.JOURNAL else units(process.store, log):
+            life.adopt(log, unit.payload, 0)
+    life.store.flush(0)
+    synced(life.store)
+    at = units(process.store, Log.JOURNAL)[7].last
+    assert at not in [unit.last for unit in units(life.store, Log.JOURNAL)]
+    rewind(disk, CONFIG, Ends(life.store.ends.catalog, at))
+    again = follower(disk)
+    assert again.store.ends.journal == at
+    catch_up(again, process.store)
+    assert sequences(units(again.store, Log.JOURNAL)) == sequences(units(process.store, Log.JOURNAL))
 
 
 # Being filled ------------------------------------------------------------------------------------
