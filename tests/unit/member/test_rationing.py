@@ -9,6 +9,7 @@ from unit.member.world import Group, Process, StallingDisk
 
 from tidemark.cluster.mode import State
 from tidemark.member.rationing import BUSY_PER_S, LOOK_MS, Ration
+from tidemark.store.journal import Journal
 from tidemark.wire.amqp091.methods import BasicAck
 
 KiB = 1024
@@ -135,6 +136,37 @@ def test_those_that_confirms_wait_for_are_not_rationed() -> None:
         group.settle()
         assert confirmed(client) == 40 * number
         group.pass_ms(10)
+
+
+def test_a_tick_is_enough_to_be_given_the_next_ration() -> None:
+    """Nothing else may happen for a while."""
+    group, client, victim = without_one("standby", 400)
+    for _ in range(4):
+        publish(client, 10)
+        group.pass_ms(STEP_MS)
+    back = group.restart(victim, StallingDisk())
+    group.settle()
+    before = held(back)
+    group.leader.member.tick(group.now_ms + 50, group.ticks_ms + 50)
+    group._deliver()
+    assert held(back) > before
+
+
+def test_a_member_is_filled_while_it_catches_up_and_follows_when_it_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it keeps in memory of what it is given is another matter then: see `Journal.fill`."""
+    group, _, victim = without_one("standby", 10)
+    told: list[tuple[str, bool]] = []
+    honest = Journal.fill
+    monkeypatch.setattr(
+        Journal,
+        "fill",
+        lambda self, now: told.append((group.processes[victim].state, now)) or honest(self, now),
+    )
+    group.restart(victim, StallingDisk())
+    group.settle()
+    assert told[-2:] == [(State.CATCHUP, True), (State.READY, False)]
 
 
 def test_one_that_was_held_back_is_filled_when_clients_stop() -> None:
