@@ -32,7 +32,9 @@ class Ration:
     def tick(self, now_ms: int, seq: int, written_bytes: int) -> int:
         """The journal ends with this record, and so much was written to it since the start. Returns how much more each
         member that catches up may be sent; that says something only if it is `limited`."""
-        more = self._bytes_per_s * (now_ms - self._now_ms) // 1000 + written_bytes - self._written_bytes
+        # A process that stood still makes up for none of that at once.
+        passed_ms = min(now_ms - self._now_ms, LOOK_MS)
+        more = self._bytes_per_s * passed_ms // 1000 + written_bytes - self._written_bytes
         self._now_ms, self._written_bytes = now_ms, written_bytes
         looked_ms = now_ms - self._looked_ms
         if looked_ms >= LOOK_MS:

@@ -52,6 +52,12 @@ def test_the_limit_ends_when_clients_write_no_more() -> None:
     assert not ration.limited
 
 
+def test_whoever_stood_still_makes_up_for_none_of_that_at_once() -> None:
+    ration = Ration(BYTES_PER_S)
+    ration.tick(0, 0, 0)
+    assert ration.tick(60_000, 0, 500) == BYTES_PER_S * LOOK_MS // 1000 + 500
+
+
 def test_a_journal_that_was_read_anew_takes_nothing_away() -> None:
     """What was written counts from its start."""
     ration = Ration(BYTES_PER_S)
