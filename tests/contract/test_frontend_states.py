@@ -59,6 +59,9 @@ ANSWERS: dict[type[Method], type[Method] | None] = {
     methods.QueueUnbind: methods.QueueUnbindOk,
     methods.QueuePurge: methods.QueuePurgeOk,
     methods.QueueDelete: methods.QueueDeleteOk,
+    methods.QueueMake: methods.ConnectionClose,  # only fronts say so
+    methods.QueueEnd: methods.ConnectionClose,
+    methods.QueueRenew: methods.ConnectionClose,
     methods.BasicQos: methods.BasicQosOk,
     methods.BasicConsume: methods.BasicConsumeOk,
     methods.BasicCancel: methods.BasicCancelOk,

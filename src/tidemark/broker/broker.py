@@ -29,6 +29,7 @@ from tidemark.broker.core import NEVER, Meter
 from tidemark.broker.counts import Counts
 from tidemark.broker.exchanges import PREDECLARED, Exchange
 from tidemark.broker.groups import check_same_group, place
+from tidemark.broker.incarnations import Gone
 from tidemark.broker.policies import CLASSIC, check_policy
 from tidemark.broker.queue import Queue
 from tidemark.broker.replyto import Replies
@@ -128,6 +129,8 @@ class Broker:
         self.parameters: dict[tuple[str, str, str], ParameterSpec] = {}
         """By virtual host, component and name."""
         self.global_parameters: dict[str, GlobalParameterSpec] = {}
+        self.gone = Gone()
+        """In another group than main: which queues were deleted."""
         self.queues: dict[int, Queue] = {}
         """By number. Streams too: they offer what queues do, and `keeps` tells them apart."""
         self.journaled: dict[int, Any] = {}
@@ -197,11 +200,12 @@ class Broker:
     def image(self) -> list[bytes]:
         """The whole catalog as changes, in an order in which each finds what it needs."""
         changes = [catalog.numbers(self.next_number), *map(catalog.put, self._wiring())]
+        changes += map(catalog.delete, self.gone.specs())
         return [catalog.encode(change) for change in changes]
 
     def image_length(self) -> int:
         """How many changes `image` would have: a small part of the work."""
-        return 1 + len(self._wiring())
+        return 1 + len(self._wiring()) + len(self.gone)
 
     def _wiring(self) -> list[Spec]:
         specs: list[Spec] = [vhost.spec for vhost in self.vhosts.values()]
@@ -441,7 +445,7 @@ class Broker:
             number = self.next_number
         else:
             number, self._next_transient = self._next_transient, self._next_transient + 1
-        spec = replace(spec, number=number)
+        spec = replace(spec, number=number, incarnation=number if group else spec.incarnation)
         seq = self.put(spec, durable=spec.in_catalog)
         self.counts.queues_created += 1
         return self.queues[number], seq
@@ -502,9 +506,27 @@ class Broker:
         """The queue goes, with its bindings; auto-delete exchanges that it leaves without any go too."""
         vhost = self.vhosts[queue.spec.vhost]
         sources = [vhost.exchanges[b.spec.source] for b in vhost.bindings_to_queue(queue.name)]
-        seq = self.delete(queue.spec, durable=queue.spec.in_catalog)
+        spec = queue.spec
+        if spec.group:
+            spec = replace(spec, incarnation=0)  # it is remembered where it lived
+        seq = self.delete(spec, durable=spec.in_catalog)
+        if spec.incarnation and not spec.in_catalog:
+            seq = self.remember_gone(spec)
         self.counts.queues_deleted += 1
         return max(seq, self._drop_unbound(vhost, sources))
+
+    def remember_gone(self, spec: QueueSpec) -> int:
+        """This incarnation of a queue that is not here is gone. Returns the sequence to wait for."""
+        return self.delete(replace(spec, number=0))
+
+    def renew(self, queue: Queue, above: int = 0) -> int:
+        """A stand-in: its queue begins another life in its group. Returns the sequence to wait for."""
+        life = max(self.next_number, above + 1)
+        return self.put(replace(queue.spec, incarnation=life), durable=queue.spec.in_catalog)
+
+    def incarnate(self, queue: Any, incarnation: int) -> int:
+        """Main calls the queue so from now on. Returns the sequence to wait for."""
+        return self.put(replace(queue.spec, incarnation=incarnation), durable=queue.spec.in_catalog)
 
     def delete_exchange(self, exchange: Exchange) -> int:
         """The exchange goes, with its bindings; auto-delete exchanges that it leaves without any go too."""
@@ -660,7 +682,10 @@ def _delete_vhost(broker: Broker, spec: VhostSpec) -> None:
 
 def _put_queue(broker: Broker, spec: QueueSpec) -> None:
     if spec.in_catalog:
-        broker.next_number = max(broker.next_number, spec.number + 1)
+        broker.next_number = max(
+            broker.next_number, spec.number + 1, spec.incarnation + 1 if spec.group else 0
+        )
+    broker.gone.made(spec)
     vhost = broker.vhosts[spec.vhost]
     current: Any = vhost.queues.get(spec.name)
     if current is None:
@@ -671,11 +696,15 @@ def _put_queue(broker: Broker, spec: QueueSpec) -> None:
             broker.journaled[spec.number] = queue
         vhost.add_queue(queue)
         broker.changed.add(queue)
-    elif current.keeps and current.number == spec.number:
-        current.respecified(spec)
+    elif current.number == spec.number:
+        if current.keeps:
+            current.respecified(spec)
+        else:
+            current.spec = replace(current.spec, incarnation=spec.incarnation)
 
 
 def _delete_queue(broker: Broker, spec: QueueSpec) -> None:
+    broker.gone.ended(spec)
     queue = broker.queues.get(spec.number)
     if queue is not None:
         broker.vhosts[spec.vhost].remove_queue(queue)

@@ -2,7 +2,8 @@
 
 A change is a small dict of JSON values: `{"op": "queue.put", …the fields of a QueueSpec…}`. There are twelve kinds
 of things (`KINDS`), each of which can be put (made, or replaced if it is there) and deleted (by what
-identifies it), and one change that keeps the count of queue numbers. That is the whole language.
+identifies it), and one change that keeps the count of queue numbers. That is the whole language. A delete of a queue
+without a number deletes nothing, and says that an incarnation is gone (`incarnations.py`).
 
 Invariant: `read(decode(encode(put(spec))))` equals `spec`, for every spec.
 """
@@ -52,7 +53,7 @@ KINDS = {
     for kind in (
         Kind("vhost", VhostSpec, ("name",)),
         Kind("exchange", ExchangeSpec, ("vhost", "name")),
-        Kind("queue", QueueSpec, ("vhost", "name", "number")),
+        Kind("queue", QueueSpec, ("vhost", "name", "number", "incarnation")),
         Kind("binding", BindingSpec, ("vhost", "source", "destination", "to_queue", "key", "arguments")),
         Kind("user", UserSpec, ("name",)),
         Kind("permission", PermissionSpec, ("user", "vhost")),

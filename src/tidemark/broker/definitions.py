@@ -152,7 +152,7 @@ def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def _queue(spec: QueueSpec) -> dict[str, Any]:
     # Where and how much of it a cluster keeps is decided anew where it is imported: by what is exported with it.
-    fields = _without(_fields(spec), "exclusive", "number", "replicate", "group")
+    fields = _without(_fields(spec), "exclusive", "number", "replicate", "group", "incarnation")
     return {**fields, "type": fields["arguments"].get("x-queue-type", "classic")}
 
 

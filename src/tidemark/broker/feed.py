@@ -13,12 +13,13 @@ of the broker, if that is in main.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from tidemark.broker import catalog
 from tidemark.broker.catalog import PUT
 from tidemark.broker.exchanges import PREDECLARED
-from tidemark.model.wiring import MAIN, Spec, UserSpec
+from tidemark.model.wiring import MAIN, QueueSpec, Spec, UserSpec
 
 if TYPE_CHECKING:
     from tidemark.broker.broker import Broker
@@ -130,4 +131,6 @@ def encoded(spec: Spec) -> bytes:
     """A put, as it is told."""
     if isinstance(spec, UserSpec):
         spec = UserSpec(spec.name, "", spec.tags)
+    elif isinstance(spec, QueueSpec) and spec.group:
+        spec = replace(spec, incarnation=spec.life)
     return catalog.encode(catalog.put(spec))

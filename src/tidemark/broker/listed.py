@@ -14,7 +14,7 @@ from typing import Any
 from tidemark.broker.placing import raw, text
 from tidemark.broker.vhost import QUEUES_PER_MESSAGE_MAX
 from tidemark.errors import PreconditionFailed
-from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, TO_HEADER
+from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER, TO_HEADER
 from tidemark.ports import Content
 
 NAME_BYTES_MAX = 255
@@ -33,6 +33,8 @@ class Listed:
     """What is left of the headers."""
     table: bytes
     """The same, as it is stored; empty if there are none."""
+    life: int = 0
+    """Which incarnation of the queues it is for; 0: whichever there is."""
 
 
 class Lists:
@@ -67,9 +69,12 @@ class Lists:
             )
         queues = dict.fromkeys(_name(name, TO_HEADER) for name in names)
         exchange, key = (raw(_name(headers.pop(one, ""), one)) for one in (EXCHANGE_HEADER, KEY_HEADER))
+        life = headers.pop(LIFE_HEADER, 0)
+        if not isinstance(life, int):
+            raise PreconditionFailed(reason=f"the header '{LIFE_HEADER}' is no number")
         headers.pop("BCC", None)  # it was for whoever routes
         table = self._content.headers_table(self._content.with_headers(properties, headers))
-        return Listed(tuple(queues), (exchange, key), headers, table)
+        return Listed(tuple(queues), (exchange, key), headers, table, life)
 
 
 def _name(value: Any, header: str) -> str:

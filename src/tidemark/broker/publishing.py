@@ -198,6 +198,8 @@ class Publishing:
         missing: list[str] = []
         for name in listed.queues:
             queue = self._vhost.queues.get(name) if name != OUTBOX else None
+            if queue is not None and listed.life and queue.spec.incarnation not in (0, listed.life):
+                queue = None  # it is for one that had this name before
             if queue is None:
                 queue = self.broker.replies.by_name(name, self._vhost.name)
             if queue is None:

@@ -52,7 +52,15 @@ from tidemark.errors import (
     StreamReset,
 )
 from tidemark.model.runs import Taken
-from tidemark.model.wiring import MAIN, Arguments, BindingSpec, ExchangeSpec, PermissionSpec, QueueSpec
+from tidemark.model.wiring import (
+    MAIN,
+    NUMBER_ARGUMENT,
+    Arguments,
+    BindingSpec,
+    ExchangeSpec,
+    PermissionSpec,
+    QueueSpec,
+)
 from tidemark.ports import Sink, StreamSink
 
 if TYPE_CHECKING:
@@ -79,6 +87,18 @@ class Declared:
     messages: int
     consumers: int
     safe_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made(Declared):
+    gone: int = 0
+    """It was not made, for this life of it is known and the one that was wanted is over; 0: it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Declared):
+    other: int = 0
+    """It was not deleted, for it is in this life; 0: it is gone."""
 
 
 class Session:
@@ -191,11 +211,12 @@ class Session:
         exclusive: bool = False,
         auto_delete: bool = False,
         arguments: Arguments | None = None,
+        incarnation: int = 0,
     ) -> Declared:
         """Make the queue, or see that it is there as described; with `passive`, that it is there at all.
 
         An empty name asks for one that nobody else has. An exclusive queue is this session's alone and goes
-        with it, so it is never durable.
+        with it, so it is never durable. A new one is in the life that `incarnation` says.
 
         Raises:
             AccessRefused, NotFound, ResourceLocked, PreconditionFailed
@@ -210,7 +231,7 @@ class Session:
             return self._declared(self.queue(name))
         self.broker.counts.queues_declared += 1
         if is_stream(arguments):
-            return self._declare_stream(name, durable, exclusive, auto_delete, arguments)
+            return self._declare_stream(name, durable, exclusive, auto_delete, arguments, incarnation)
         durable = durable and not exclusive
         if name:
             _check_name("queue", name)
@@ -227,14 +248,22 @@ class Session:
             self._check_dead_letter_exchange(name, arguments["x-dead-letter-exchange"])
         check_queue_arguments(name, self.vhost.name, arguments, durable, exclusive)
         queue, seq = self.broker.create_queue(
-            QueueSpec(self.vhost.name, name, durable, exclusive, auto_delete, arguments)
+            QueueSpec(
+                self.vhost.name, name, durable, exclusive, auto_delete, arguments, incarnation=incarnation
+            )
         )
         if exclusive:
             self.owned[queue] = None
         return Declared(name, 0, 0, seq)
 
     def _declare_stream(
-        self, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: Arguments
+        self,
+        name: str,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Arguments,
+        incarnation: int,
     ) -> Declared:
         """Make the stream, or see that it is there as described; with more shards than it has, it grows."""
         if not name:
@@ -249,7 +278,9 @@ class Session:
             self._check_queue_limit(name)
             check_stream_arguments(name, self.vhost.name, arguments, durable, exclusive, auto_delete)
             _, seq = self.broker.create_queue(
-                QueueSpec(self.vhost.name, name, durable, exclusive, auto_delete, arguments)
+                QueueSpec(
+                    self.vhost.name, name, durable, exclusive, auto_delete, arguments, incarnation=incarnation
+                )
             )
             return Declared(name, 0, 0, seq)
         self._check_same_queue(current, durable, exclusive, auto_delete, arguments)
@@ -268,12 +299,7 @@ class Session:
         self._check("configure", "queue", name)
         if name not in self.vhost.queues:
             return Declared(name, 0, 0, self._all_logged())
-        queue = self.queue(name)
-        queue.refresh()
-        if if_unused and queue.consumers:
-            raise PreconditionFailed(reason=f"queue '{name}' in vhost '{self.vhost.name}' in use")
-        if if_empty and queue.ready:
-            raise PreconditionFailed(reason=f"queue '{name}' in vhost '{self.vhost.name}' not empty")
+        queue = self._deletable(name, if_unused, if_empty)
         group = self.broker.lives_elsewhere(queue)
         if group and not self.by_front:
             raise PreconditionFailed(
@@ -283,6 +309,75 @@ class Session:
         messages = queue.ready
         self.owned.pop(queue, None)
         return Declared(name, messages, 0, self.broker.delete_queue(queue))
+
+    def _deletable(self, name: str, if_unused: bool, if_empty: bool) -> Queue:
+        """The queue, if nothing is against deleting it. Raises ResourceLocked, PreconditionFailed."""
+        queue = self.queue(name)
+        queue.refresh()
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(reason=f"queue '{name}' in vhost '{self.vhost.name}' in use")
+        # What a front has taken from a stand-in has not got to its queue yet.
+        if if_empty and (queue.ready or (queue.acquired and self.broker.lives_elsewhere(queue))):
+            raise PreconditionFailed(reason=f"queue '{name}' in vhost '{self.vhost.name}' not empty")
+        return queue
+
+    # Queues of another group than main, as fronts speak of them; see `incarnations.py` ----------------
+
+    def make_queue(self, name: str, incarnation: int, *, durable: bool, arguments: Arguments) -> Made:
+        """In its group: see that the queue is there as described, in this life, unless that is over.
+
+        Raises:
+            AccessRefused, ResourceLocked, PreconditionFailed
+        """
+        broker, vhost = self.broker, self.vhost.name
+        queue: Any = self.vhost.queues.get(name)
+        here, over = (queue.spec.incarnation if queue is not None else 0), broker.gone.last(vhost, name)
+        if incarnation <= over or incarnation < here:
+            return Made(name, 0, 0, self._all_logged(), max(here, over))
+        made = self.declare_queue(name, durable=durable, arguments=arguments, incarnation=incarnation)
+        safe_at = made.safe_at
+        if queue is not None and here < incarnation:
+            safe_at = broker.incarnate(queue, incarnation)
+        return Made(name, made.messages, made.consumers, safe_at)
+
+    def end_queue(
+        self, name: str, incarnation: int, *, if_unused: bool = False, if_empty: bool = False
+    ) -> Ended:
+        """Delete the queue, or in main its name, if it is in this life; one that is not there is no error.
+
+        Raises:
+            AccessRefused, ResourceLocked, PreconditionFailed
+        """
+        self._check("configure", "queue", name)
+        broker = self.broker
+        found: Any = self.vhost.queues.get(name)
+        if found is None:
+            spec, safe_at = (
+                QueueSpec(self.vhost.name, name, durable=True, incarnation=incarnation),
+                self._all_logged(),
+            )
+            if broker.group != MAIN and broker.gone.last(spec.vhost, name) < incarnation:
+                safe_at = broker.remember_gone(spec)
+            return Ended(name, 0, 0, safe_at)
+        if broker.group == MAIN:
+            other = found.spec.life if found.spec.life != incarnation or not found.spec.group else 0
+        else:
+            other = found.spec.incarnation if found.spec.incarnation > incarnation else 0
+        if other:
+            return Ended(name, 0, 0, self._all_logged(), other)
+        queue = self._deletable(name, if_unused, if_empty)
+        if queue.spec.incarnation < incarnation and not queue.spec.group:
+            broker.incarnate(queue, incarnation)
+        messages = queue.ready
+        return Ended(name, messages, 0, broker.delete_queue(queue))
+
+    def renew_queue(self, name: str, incarnation: int, above: int) -> int:
+        """In main: the queue begins a new life, behind `above`, if it is in this one. Raises AccessRefused."""
+        self._check("configure", "queue", name)
+        queue = self.vhost.queues.get(name)
+        if queue is None or not queue.spec.group or queue.spec.life != incarnation:
+            return self._all_logged()
+        return self.broker.renew(queue, above)
 
     def purge_queue(self, name: str) -> Declared:
         """End all messages that are ready. Raises AccessRefused, NotFound, ResourceLocked."""
@@ -327,7 +422,7 @@ class Session:
         """
         queue = self.queue(name, "read")
         if stands_in(queue) and not self.own:
-            raise StreamElsewhere(stream=name, group=queue.spec.group, number=queue.number)
+            raise StreamElsewhere(stream=name, group=queue.spec.group, number=queue.spec.life)
         return queue
 
     # Messages ---------------------------------------------------------------------------
@@ -371,6 +466,8 @@ class Session:
         if queue == replyto.NAME:
             return self.broker.replies.open(self.vhost.name, sink, tag, no_ack=no_ack, arguments=arguments)
         found = self._taken_from(queue)
+        if self.own and (arguments or {}).get(NUMBER_ARGUMENT, found.number) != found.number:
+            raise NotFound(reason=f"no queue '{queue}' of that number in vhost '{self.vhost.name}'")
         if self.broker.traces is not None:
             sink = TracedSink(sink, self.broker.traces, self.name)
         if found.keeps:

@@ -254,9 +254,12 @@ class WiringCopy:
 
     def put_queue(self, spec: QueueSpec) -> None:
         vhost = self.vhosts[spec.vhost]
-        if spec.name not in vhost.queues:
+        known: Any = vhost.queues.get(spec.name)
+        if known is None:
             queue: Any = NamedQueue(spec, self._arena, self._dirty)
             vhost.add_queue(queue)
+        elif known.number == spec.number:
+            known.spec = spec
 
     def delete_queue(self, spec: QueueSpec) -> None:
         vhost = self.vhosts.get(spec.vhost)

@@ -54,6 +54,13 @@ TO_HEADER = "x-tidemark-to"
 """In a message that a front publishes: the queues that it is for. The two below say what is shown of it."""
 EXCHANGE_HEADER = "x-tidemark-exchange"
 KEY_HEADER = "x-tidemark-key"
+LIFE_HEADER = "x-tidemark-life"
+"""In one that a front moves on: the incarnation of its queue that it is for. Without it any will do."""
+NUMBER_ARGUMENT = "x-tidemark-number"
+"""Of a consumer of a front's own: it wants the queue with this number, and no other of that name."""
+
+LIVES = "tidemark.lives"
+"""The capability of a broker that knows incarnations of queues; only fronts are told."""
 
 FRONT_USER = "amq.tidemark.front"
 """What a front that comes for itself is called where users are shown. It is nobody's name to log in with."""
@@ -77,6 +84,14 @@ class QueueSpec:
     group: str = ""
     """The group of the cluster that it lives in, decided once, too (`Broker.placed`); empty: here. A queue that lives
     elsewhere is here as a stand-in: bindings lead to it, and it holds what does not come through a front."""
+    incarnation: int = 0
+    """Of a queue that lives in another group than main, which life of it this is (`broker/incarnations.py`): main counts them, and
+    its group keeps the number that it was told. 0: it was not told."""
+
+    @property
+    def life(self) -> int:
+        """Of a stand-in: the incarnation of its queue. One that was declared before they were counted is in its first."""
+        return self.incarnation or self.number
 
     @property
     def in_catalog(self) -> bool:

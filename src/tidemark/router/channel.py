@@ -91,7 +91,13 @@ from tidemark.wire.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
     QueueDelete,
+    QueueDeleteOk,
+    QueueEnd,
+    QueueEndOk,
+    QueueMake,
+    QueueMakeOk,
     QueuePurge,
+    QueueRenew,
     QueueUnbind,
     TxCommit,
     TxRollback,
@@ -122,6 +128,8 @@ _ACK_FRAME = struct.Struct(">BHIHHQBB")
 ACK, NACK = 60 << 16 | 80, 60 << 16 | 120
 CANCEL = 60 << 16 | 30
 CLOSE, CLOSE_OK = 20 << 16 | 40, 20 << 16 | 41
+OURS = {ids_of(QueueMake), ids_of(QueueEnd), ids_of(QueueRenew)}
+"""What no client has asked."""
 
 
 class State(Enum):
@@ -153,6 +161,8 @@ class Ask:
     method: Method
     then: Callable[[str], None] | None = None
     """Called with each group when it answers, before what it says next is taken."""
+    plain: Method | None = None
+    """What a leader is asked in its place that does not know lives of queues."""
 
 
 Handler: TypeAlias = Generator[Fresh | Room | Ask, list[Piece], bytes | None]
@@ -308,6 +318,7 @@ class Channel:
             if isinstance(wanted, Ask):
                 # What it changes must be seen by what follows.
                 self._covered = 0
+                self._is_covered = False
                 self._ask(wanted)
                 return
             if isinstance(wanted, Room):
@@ -381,11 +392,12 @@ class Channel:
             return take
 
         data = encode_method(self.number, ask.method)
+        plain = None if ask.plain is None else encode_method(self.number, ask.plain)
         for group in ask.groups:
-            self._say(group, data)
+            self._say(group, data, plain)
             self._expected[group].append(taking(group))
 
-    def _say(self, group: str, data: bytes) -> None:
+    def _say(self, group: str, data: bytes, plain: bytes | None = None) -> None:
         """Send to a group, on a channel that is opened there if it is not yet."""
         link = self._router.link_to(group)
         if group not in self._expected:
@@ -398,7 +410,7 @@ class Channel:
                     first.append(TxSelect())
                 link.send(b"".join(encode_method(self.number, method) for method in first))
                 expected.extend([_swallow] * len(first))
-        link.send(data)
+        link.send(data, plain)
 
     def heard(self, group: str, piece: Piece) -> None:
         """A group says something on its channel.
@@ -442,9 +454,13 @@ class Channel:
         self._router.links[group].send(encode_method(self.number, ChannelCloseOk()))
         if self._leaving:
             return
+        close = method_of(piece)
+        assert isinstance(close, ChannelClose)
+        if (close.class_id, close.method_id) in OURS:
+            close.class_id, close.method_id = self.asked
         del self._expected[group]
         self._shut()
-        self._router.send(piece[3])
+        self._tell(close)
 
     # The end -------------------------------------------------------------------------------------------
 
@@ -703,14 +719,55 @@ class Channel:
         yield Fresh()
         group = self._placed(method)
         (piece,) = yield Ask((MAIN,), _waited_for(method))
-        if group != MAIN:
-            if method.passive:
-                yield from self._ready(group, method.queue, None)
+        if group != MAIN and method.passive:
+            yield from self._ready(group, method.queue, None)
             (piece,) = yield Ask((group,), _waited_for(method))
         declared = method_of(piece)
+        if group != MAIN and not method.passive:
+            declared = yield from self._make(method)
         assert isinstance(declared, QueueDeclareOk)
         self._queue = declared.queue
-        return None if method.no_wait else piece[3]
+        return None if method.no_wait else encode_method(self.number, declared)
+
+    def _make(self, method: QueueDeclare) -> Generator[Fresh | Room | Ask, list[Piece], QueueDeclareOk]:
+        """Main has been told that the queue is declared: declare it in its group, in the life that main has it in."""
+        while True:
+            yield Fresh()
+            made = yield from self._made(method)
+            if made is not None:
+                return made
+            (piece,) = yield Ask((MAIN,), _waited_for(method))
+            if self._wiring.group_of(self._router.vhost, method.queue) == MAIN:
+                declared = method_of(piece)
+                assert isinstance(declared, QueueDeclareOk)
+                return declared
+
+    def _made(
+        self, method: QueueDeclare
+    ) -> Generator[Fresh | Room | Ask, list[Piece], QueueDeclareOk | None]:
+        """See that the queue is in its group, in the life that main has it in. None: main has it no more, or keeps it itself.
+
+        A life that is over is not begun again: main begins the next. Somebody may be about to delete the queue from main, and
+        will find that it is another; or has died.
+        """
+        router, queue = self._router, method.queue
+        while True:
+            spec = self._wiring.spec_of(router.vhost, queue)
+            if spec is None or not spec.group:
+                return None
+            wanted: Method = _waited_for(method)
+            plain = None
+            if spec.incarnation:
+                plain, wanted = wanted, QueueMake(queue, spec.incarnation, method.durable, method.arguments)
+            (piece,) = yield Ask((spec.group,), wanted, plain=plain)
+            made = method_of(piece)
+            if not isinstance(made, QueueMakeOk):
+                assert isinstance(made, QueueDeclareOk)
+                return made
+            if not made.gone:
+                return QueueDeclareOk(queue, made.message_count, made.consumer_count)
+            yield Ask((MAIN,), QueueRenew(queue, spec.incarnation, made.gone), plain=ChannelFlow(True))
+            yield Fresh()
 
     def _placed(self, method: QueueDeclare) -> str:
         vhost = self._router.vhost
@@ -734,7 +791,7 @@ class Channel:
         if permission is not None:
             wiring.check(router.vhost, router.user, permission, queue)
         spec = wiring.spec_of(router.vhost, queue)
-        if spec is None or (queue, spec.number) in router.seen:
+        if spec is None or (queue, spec.life) in router.seen:
             return
         try:
             wiring.check(router.vhost, router.user, "configure", queue)
@@ -742,24 +799,55 @@ class Channel:
             return
         # A stream may have got more shards since: that is only known where it lives.
         arguments = {name: value for name, value in spec.arguments.items() if name != "x-stream-shards"}
-        yield Ask((group,), QueueDeclare(queue=queue, durable=spec.durable, arguments=arguments))
-        router.seen.add((queue, spec.number))
+        yield from self._made(QueueDeclare(queue=queue, durable=spec.durable, arguments=arguments))
+        spec = wiring.spec_of(router.vhost, queue)
+        if spec is not None:
+            router.seen.add((queue, spec.life))
 
     def _delete_queue(self, method: QueueDelete) -> Handler:
         yield Fresh()
         group, name = self._home(method.queue)
-        router, wiring = self._router, self._wiring
-        spec = wiring.spec_of(router.vhost, name) if group != MAIN else None
-        if group != MAIN:
-            wiring.check(router.vhost, router.user, "configure", name)
-        (piece,) = yield Ask((group,), _waited_for(replace(method, queue=name)))
-        if group != MAIN:
-            if spec is not None:
-                router.seen.discard((name, spec.number))
-            # Main's queue of that name may hold messages that nobody has moved on yet. If it stays for them, whoever uses
-            # the queue next makes it again in its group.
-            yield Ask((MAIN,), QueueDelete(queue=name, if_empty=method.if_empty))
-        return None if method.no_wait else piece[3]
+        no_wait = method.no_wait
+        method = _waited_for(replace(method, queue=name))
+        if group == MAIN:
+            (piece,) = yield Ask((MAIN,), method)
+            deleted = method_of(piece)
+        else:
+            self._wiring.check(self._router.vhost, self._router.user, "configure", name)
+            deleted = yield from self._end(group, method)
+        return None if no_wait else encode_method(self.number, deleted)
+
+    def _end(
+        self, group: str, method: QueueDelete
+    ) -> Generator[Fresh | Room | Ask, list[Piece], QueueDeleteOk]:
+        """Delete a queue in its group, and then its name in main, if it is in the same life there.
+
+        If it is not, somebody has used it meanwhile: it is deleted in that life, too, as long as it is the same queue. Main's queue of
+        that name may hold messages that nobody has moved on yet. If it stays for them, it is in a new life when they are.
+        """
+        router, wiring, name = self._router, self._wiring, method.queue
+        spec = first = wiring.spec_of(router.vhost, name)
+        count, in_main = 0, QueueDelete(queue=name, if_empty=method.if_empty)
+        while spec is not None and first is not None and spec.number == first.number:
+            router.seen.discard((name, spec.life))
+            life = spec.incarnation
+            end = QueueEnd(name, life, method.if_unused, method.if_empty) if life else method
+            (piece,) = yield Ask((group,), end, plain=method)
+            ended = method_of(piece)
+            assert isinstance(ended, QueueEndOk | QueueDeleteOk)
+            count += ended.message_count
+            other = getattr(ended, "other", 0)
+            if other:
+                # Main may be older than the group. If not, this changes nothing.
+                yield Ask((MAIN,), QueueRenew(name, life, other), plain=ChannelFlow(True))
+            else:
+                wanted = QueueEnd(name, life, if_empty=method.if_empty) if life else in_main
+                (piece,) = yield Ask((MAIN,), wanted, plain=in_main)
+                if not getattr(method_of(piece), "other", 0):
+                    break
+            yield Fresh()
+            spec = wiring.spec_of(router.vhost, name)
+        return QueueDeleteOk(count)
 
     def _purge_queue(self, method: QueuePurge) -> Handler:
         yield Fresh()

@@ -126,7 +126,7 @@ class Router:
         self.bytes_in = self.bytes_out = 0
         self.vhost = self.user = ""
         self.seen: set[tuple[str, int]] = set()
-        """Queues of other groups, by name and number, that are known to be there."""
+        """Queues of other groups, by name and life, that are known to be there."""
         self._config = config
         self._through = outside.through
         self._channels = Channels(self)

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from tidemark.errors import RemoteProtocolError
 from tidemark.frontend.services import PeerInfo
+from tidemark.model.wiring import LIVES
 from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091.cutter import HEARTBEAT, Cutter, Piece
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
@@ -122,6 +123,8 @@ class Link:
         """Send `output()`, then close the socket."""
         self.tries = 0
         """How many members it has had a socket to."""
+        self.knows_lives = False
+        """The leader knows incarnations of queues (`broker/incarnations.py`)."""
         self.opened = False
         """It has been open: what the client sent may have reached the leader."""
         self.writable_ = True
@@ -133,8 +136,8 @@ class Link:
         self._whole = whole
         self._cutter = Cutter(frame_max, whole=whole)
         self._out: list[bytes] = []
-        self._later: list[bytes] = []
-        """For when the link is open."""
+        self._later: list[tuple[bytes, bytes]] = []
+        """For when the link is open; the second is for a leader that does not know lives."""
         self._finishing = False
         """The client has said all: Close follows what waits."""
         self._tuned = self._asked = False
@@ -186,7 +189,9 @@ class Link:
             case ConnectionCloseOk():
                 self._end()
                 self.owner.link_closed(self)
-            case ConnectionStart():
+            case ConnectionStart(server_properties=properties):
+                capabilities = properties.get("capabilities")
+                self.knows_lives = isinstance(capabilities, dict) and capabilities.get(LIVES) is True
                 terms = self.terms
                 start_ok = ConnectionStartOk(
                     terms.client_properties, terms.mechanism, terms.response_for(self.group), "en_US"
@@ -200,8 +205,10 @@ class Link:
             case ConnectionOpenOk() if self.state is State.OPENING:
                 self.state = State.OPEN
                 self.opened = True
-                self._out += self._later
-                self._later = []
+                self.waiting_bytes -= sum(len(data) for data, _ in self._later)
+                later, self._later = self._later, []
+                for data, plain in later:
+                    self._say(data if self.knows_lives else plain)
                 self.owner.link_touched(self)
                 self.owner.link_opened(self)
                 if self._finishing:
@@ -239,12 +246,13 @@ class Link:
 
     # What goes out ---------------------------------------------------------------------------------
 
-    def send(self, data: bytes) -> None:
-        """Frames of the client, when the link is open."""
+    def send(self, data: bytes, plain: bytes | None = None) -> None:
+        """Frames of the client, when the link is open; `plain` in their place if the leader does not know lives."""
+        plain = data if plain is None else plain
         if self.state is State.OPEN:
-            self._say(data)
+            self._say(data if self.knows_lives else plain)
         elif self.state in (State.DIALLING, State.OPENING):
-            self._later.append(data)
+            self._later.append((data, plain))
             self.waiting_bytes += len(data)
 
     def _say(self, data: bytes) -> None:
@@ -305,7 +313,7 @@ class Link:
         self.closed = False
         self.writable_ = True
         self._out = []
-        self.waiting_bytes = sum(map(len, self._later))
+        self.waiting_bytes = sum(len(data) for data, _ in self._later)
 
     def _end(self) -> None:
         self.state = State.CLOSED

@@ -20,7 +20,8 @@ queue had taken from behind it comes once more. Other lanes go on meanwhile.
 
 A queue that its group does not have, because a front died before it made it there or somebody deleted it behind main's back, is
 declared there as main has it. That waits a moment first, for a queue that is being deleted is gone from its group before
-it is gone from main. A message that closes the channel is found by publishing those that were on their way one at a time, so that
+it is gone from main. If the group says that this life of it is over (`broker/incarnations.py`), main begins another. A part says
+which life it is for, so one that comes late gets into no queue that has only the name. A message that closes the channel is found by publishing those that were on their way one at a time, so that
 its lane alone is held up. What a group refuses, and what goes to a group that cannot be reached, stays where it is: the lane is
 tried again later; a queue of which nothing gets through is left for a while, longer each time.
 
@@ -42,7 +43,7 @@ from tidemark.broker.groups import OUTBOX
 from tidemark.errors import TidemarkError
 from tidemark.frontend.amqp091.config import OWN_BYTES
 from tidemark.frontend.services import PeerInfo
-from tidemark.model.wiring import FRONT_USER
+from tidemark.model.wiring import FRONT_USER, NUMBER_ARGUMENT, QueueSpec
 from tidemark.router import naming
 from tidemark.router.connection import Outside
 from tidemark.router.link import Link, State, Terms, method_of
@@ -74,6 +75,9 @@ from tidemark.wire.amqp091.methods import (
     Method,
     QueueDeclare,
     QueueDeclareOk,
+    QueueMake,
+    QueueMakeOk,
+    QueueRenew,
     decode_method,
     encode_method,
 )
@@ -116,6 +120,8 @@ class Taking:
     queue: str
     last_ms: int
     """When there last was something to do."""
+    stand_in: int = 0
+    """The number that the queue must have; 0: any."""
     held: dict[int, Parcel] = field(default_factory=dict)
     """What has been delivered and is not acknowledged, by tag."""
     moved: int = 0
@@ -156,6 +162,8 @@ class Part:
     parcel: Parcel
     group: str
     queue: str
+    spec: QueueSpec | None = None
+    """The queue as main has it."""
     lane: Lane | None = None
     """Where it is, or was when it was done."""
     taken: bool = False
@@ -313,13 +321,17 @@ class Mover:
         wiring, source = self.outside.wiring, parcel.taking.source
         group, vhost = source.place
         if group == MAIN:
-            home = wiring.group_of(vhost, parcel.taking.queue)
-            if home is None or home == MAIN:
+            spec = wiring.spec_of(vhost, parcel.taking.queue)
+            if spec is None or not spec.group or source.is_another(parcel.taking, spec):
                 return  # the stand-in is gone, and what was in it; main ends our consumer soon
-            routes = {home: (parcel.taking.queue,)}
+            routes = {spec.group: (parcel.taking.queue,)}
         else:
             routes = wiring.letter_routes(vhost, parcel.exchange, parcel.key, parcel.properties)  # type: ignore[assignment]
-        parcel.parts = [Part(parcel, home, queue) for home, queues in routes.items() for queue in queues]
+        parcel.parts = [
+            Part(parcel, home, queue, wiring.spec_of(vhost, queue))
+            for home, queues in routes.items()
+            for queue in queues
+        ]
         if not parcel.parts:
             self.unroutable += 1
             source.settle(parcel)
@@ -328,11 +340,17 @@ class Mover:
 
     def give(self, part: Part) -> None:
         """Bring it to its group."""
-        place = part.group, part.parcel.taking.source.place[1]
-        target = self._targets.get(place)
+        self._target(part.group, part.parcel.taking.source.place[1]).give(part)
+
+    def renew(self, vhost: str, renewal: QueueRenew) -> None:
+        """Let main begin a new life of a queue."""
+        self._target(MAIN, vhost).renew(renewal)
+
+    def _target(self, group: str, vhost: str) -> Target:
+        target = self._targets.get((group, vhost))
         if target is None:
-            target = self._targets[place] = Target(self, place)
-        target.give(part)
+            target = self._targets[group, vhost] = Target(self, (group, vhost))
+        return target
 
     def confirmed(self, part: Part) -> None:
         """The part is safe, or its queue is gone."""
@@ -500,10 +518,17 @@ class Source(End):
             del self._wanted[queue]
             link = self.dialled()
             number = next(each for each in range(1, CHANNELS_MAX) if each not in self._channels)
-            self._taken[queue] = self._channels[number] = Taking(self, number, queue, self.now_ms)
-            link.send(
-                _encoded(number, ChannelOpen(), BasicQos(prefetch_count=PREFETCH), BasicConsume(queue=queue))
-            )
+            taking = self._taken[queue] = self._channels[number] = Taking(self, number, queue, self.now_ms)
+            consume = BasicConsume(queue=queue)
+            if self.place[0] == MAIN and (spec := self.mover.outside.wiring.spec_of(self.place[1], queue)):
+                taking.stand_in = spec.number
+                consume.arguments[NUMBER_ARGUMENT] = spec.number
+            link.send(_encoded(number, ChannelOpen(), BasicQos(prefetch_count=PREFETCH), consume))
+
+    def is_another(self, taking: Taking, spec: QueueSpec) -> bool:
+        """Whether the queue of that name is not the one that we consume from; an older leader has not looked at the number."""
+        known = self.link is not None and self.link.knows_lives
+        return known and taking.stand_in not in (0, spec.number)
 
     def tick(self, now_ms: int) -> None:
         for queue, due_ms in list(self._resting.items()):
@@ -645,15 +670,17 @@ class Target(End):
         self._sent = 0
         self._unconfirmed: dict[int, Part] = {}
         """By number of the publish, in that order."""
-        self._making: set[str] = set()
+        self._making: dict[str, QueueSpec] = {}
         """Queues that are being declared."""
+        self._renewals: dict[str, QueueRenew] = {}
+        """What is to be said when the link is open, by queue."""
         self._fresh = 0
         """How many wait for a fresh copy."""
         self._last_ms = mover.outside.now_ms
 
     @property
     def idle(self) -> bool:
-        return not (self.link or self._leaving or self._lanes or self._fresh)
+        return not (self.link or self._leaving or self._lanes or self._fresh or self._renewals)
 
     def give(self, part: Part) -> None:
         """Publish it behind all that is for its queue."""
@@ -698,6 +725,8 @@ class Target(End):
     def _publish(self, link: Link, lane: Lane, part: Part) -> None:
         parcel, limit = part.parcel, link.terms.frame_max
         entries = naming.entries([part.queue], _raw(parcel.exchange), _raw(parcel.key))
+        if link.knows_lives and part.spec is not None and part.spec.incarnation:
+            entries += naming.life_entry(part.spec.incarnation)
         properties = with_entries(parcel.properties, entries)
         if limit and len(properties) + ENVELOPE_BYTES + CONTENT_START.size > limit:
             problem = f"properties and the name of the queue are larger than a frame of {limit}"
@@ -737,6 +766,7 @@ class Target(End):
     def opened(self, link: Link) -> None:
         self._sent = 0
         link.send(_encoded(PUBLISHING, ChannelOpen(), ConfirmSelect()) + encode_method(MAKING, ChannelOpen()))
+        self._renew()
         self._go_on()
 
     def heard(self, link: Link, piece: Piece) -> None:
@@ -760,8 +790,10 @@ class Target(End):
                 # It does not say of which publish; with others for the queue on their way it is the same.
                 for part in self._unconfirmed.values():
                     part.missing = part.missing or part.queue == queue
-            case QueueDeclareOk(queue=queue):
+            case QueueDeclareOk(queue=queue) | QueueMakeOk(queue=queue, gone=0):
                 self._made(queue)
+            case QueueMakeOk(queue=queue, gone=gone):
+                self._is_over(queue, gone)
             case ChannelClose(reply_text=text):
                 link.send(encode_method(piece[0], ChannelCloseOk()))
                 if piece[0] == MAKING:
@@ -811,6 +843,7 @@ class Target(End):
             part.lane.out -= 1
         self._unconfirmed.clear()
         self._making.clear()
+        self._renewals.clear()
         for lane in list(self._lanes.values()):
             if lane.at is not At.RESTING:
                 self._rest_all(lane, why)
@@ -840,9 +873,15 @@ class Target(End):
     def _make_as_main_has_it(self, lane: Lane) -> None:
         group, vhost = self.place
         spec = self.mover.outside.wiring.spec_of(vhost, lane.queue)
+        for part in lane.parts:
+            if spec is None or (part.spec is not None and part.spec.number != spec.number):
+                part.taken = True  # the queue that it was for is gone
+            else:
+                part.spec = spec
         if spec is None:
-            for part in lane.parts:
-                part.taken = True
+            return
+        if all(part.taken for part in lane.parts):
+            lane.at = At.GOING
         elif (spec.group or MAIN) != group:
             parts, lane.parts = lane.parts, deque()
             for part in parts:
@@ -850,17 +889,42 @@ class Target(End):
                 self.mover.give(part)
         elif lane.parts and group != MAIN and (link := self.dialled()).state is State.OPEN:
             if lane.queue not in self._making:
-                self._making.add(lane.queue)
+                self._making[lane.queue] = spec
                 declare = QueueDeclare(queue=lane.queue, durable=spec.durable, arguments=spec.arguments)
-                link.send(encode_method(MAKING, declare))
+                make: Method = declare
+                if spec.incarnation:
+                    make = QueueMake(lane.queue, spec.incarnation, spec.durable, spec.arguments)
+                link.send(encode_method(MAKING, make), encode_method(MAKING, declare))
         else:
             lane.at = At.GOING
+
+    def _is_over(self, queue: str, gone: int) -> None:
+        """The queue was deleted in the life that main has it in: go on in a new one."""
+        spec = self._making.pop(queue, None)
+        lane = self._lanes.get(queue)
+        if spec is None or lane is None or lane.at is not At.MAKING:
+            return
+        self.mover.renew(self.place[1], QueueRenew(queue, spec.incarnation, gone))
+        lane.at, lane.missing, lane.due_ms = At.MISSING, True, self.now_ms
+
+    def renew(self, renewal: QueueRenew) -> None:
+        """In main: begin a new life of a queue. It is asked for again if that does not come to pass."""
+        self._last_ms = self.now_ms
+        self._renewals[renewal.queue] = renewal
+        if self.dialled().state is State.OPEN:
+            self._renew()
+
+    def _renew(self) -> None:
+        renewals, self._renewals = self._renewals, {}
+        for renewal in renewals.values():
+            if self.link is not None and self.link.knows_lives:
+                self.link.send(encode_method(MAKING, renewal))
 
     def _made(self, queue: str) -> None:
         self.mover.made += 1
         group, vhost = self.place
         self.mover.outside.note("warning", "queue made again", group=group, vhost=vhost, queue=queue)
-        self._making.discard(queue)
+        self._making.pop(queue, None)
         lane = self._lanes.get(queue)
         if lane is not None and lane.at is At.MAKING:
             lane.at = At.GOING

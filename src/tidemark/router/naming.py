@@ -11,14 +11,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, TO_HEADER
+from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER, TO_HEADER
 from tidemark.wire.amqp091.content import Amqp091Content
 from tidemark.wire.amqp091.tables import Table
 
-OURS = (TO_HEADER, EXCHANGE_HEADER, KEY_HEADER)
+OURS = (TO_HEADER, EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER)
 
 _CONTENT = Amqp091Content()
 _SIZE = struct.Struct(">I")
+_NUMBER = struct.Struct(">q")
 _MARK = b"x-tidemark-"
 
 
@@ -48,6 +49,11 @@ def entries(queues: Sequence[str], exchange: bytes, key: bytes) -> bytes:
             _text(key),
         )
     )
+
+
+def life_entry(incarnation: int) -> bytes:
+    """The entry that lets only the queue take the message that is in this life."""
+    return _name(LIFE_HEADER) + b"l" + _NUMBER.pack(incarnation)
 
 
 def are_in(properties: bytes) -> bool:

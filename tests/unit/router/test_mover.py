@@ -313,7 +313,7 @@ def test_a_queue_that_cannot_be_made_keeps_its_messages_in_main(moving: Moving) 
     fast.delete_queue(fast.vhosts["/"].queues["q"])
     fast.group = "another"
     at_main(moving, "q", b"x")
-    moving.pass_s(3)
+    moving.pass_s(4)
     assert moving.main.ready("q") == 1, "it is back"
     assert "this is the group 'another'" in str(moving.noted("messages not moved"))
 

@@ -83,7 +83,7 @@ def find(streams: StreamSession, name: str, *, partial: bool = False) -> Partiti
                 "the partitioned stream again"
             )
         group = bound.spec.group or session.broker.group
-        found.append(Partition(bound.name, group, bound.spec.arguments, bound.number))
+        found.append(Partition(bound.name, group, bound.spec.arguments, bound.spec.life))
     return Partitioned(name, exchange.key, tuple(found))
 
 

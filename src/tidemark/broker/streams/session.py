@@ -84,7 +84,7 @@ class StreamSession:
     def _no_stream(self, queue: Any) -> TidemarkError:
         """Why this queue is not read or written here as a stream."""
         if stands_in(queue):
-            return StreamElsewhere(stream=queue.name, group=queue.spec.group, number=queue.number)
+            return StreamElsewhere(stream=queue.name, group=queue.spec.group, number=queue.spec.life)
         return NotAStream(stream=queue.name)
 
     def declare(self, name: str, arguments: Mapping[str, Any] | None = None) -> int:
@@ -158,9 +158,9 @@ class StreamSession:
                 reason=f"{where} lives in group '{group}': delete it through a front; here only its name would go, and its "
                 "messages would be there again when it is declared again"
             )
-        if number not in (0, queue.number):
+        if number not in (0, queue.spec.life):
             raise PreconditionFailed(
-                reason=f"{where} was deleted and declared again since it had the number {number}; now it has {queue.number}. "
+                reason=f"{where} was deleted and declared again since it had the number {number}; now it has {queue.spec.life}. "
                 "Delete it again if that one is meant, too"
             )
         return self.broker.delete_queue(queue)

@@ -419,7 +419,8 @@ class Stream(StreamCore, Governed):
         return count
 
     def respecified(self, spec: QueueSpec) -> None:
-        """The catalog has a newer description: the number of shards has grown."""
+        """The catalog has a newer description: the number of shards has grown, or it has got an incarnation."""
+        self.spec = replace(self.spec, incarnation=spec.incarnation)
         policy = check_stream_arguments(spec.name, spec.vhost, spec.arguments)
         if policy.shards > self.policy.shards:
             self.spec, self.declared = spec, replace(self.declared, shards=policy.shards)

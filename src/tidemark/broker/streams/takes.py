@@ -51,7 +51,7 @@ class Taker:
                 reason=f"'{take.queue}' is a stream: its messages are read or copied, and stay. Take from a queue"
             )
         if stands_in(queue):
-            raise StreamElsewhere(stream=take.queue, group=queue.spec.group, number=queue.number)
+            raise StreamElsewhere(stream=take.queue, group=queue.spec.group, number=queue.spec.life)
         if queue.spec.group:
             raise NotAllowed(
                 reason=f"queue '{take.queue}' lives in group '{queue.spec.group}'; take from it on a connection to that group"

@@ -99,8 +99,14 @@ from tidemark.wire.amqp091.methods import (
     QueueDeclareOk,
     QueueDelete,
     QueueDeleteOk,
+    QueueEnd,
+    QueueEndOk,
+    QueueMake,
+    QueueMakeOk,
     QueuePurge,
     QueuePurgeOk,
+    QueueRenew,
+    QueueRenewOk,
     QueueUnbind,
     QueueUnbindOk,
     TxCommit,
@@ -861,6 +867,31 @@ class Channel:
             QueueDeleteOk(message_count=declared.messages), method.no_wait, declared.safe_at
         )
 
+    def _queue_make(self, method: QueueMake) -> None:
+        self._check_front(method)
+        made = self._session.make_queue(
+            method.queue, method.incarnation, durable=method.durable, arguments=method.arguments
+        )
+        reply = QueueMakeOk(made.name, made.messages, made.consumers, made.gone)
+        self._reply_when_safe(reply, False, made.safe_at)
+
+    def _queue_end(self, method: QueueEnd) -> None:
+        self._check_front(method)
+        ended = self._session.end_queue(
+            method.queue, method.incarnation, if_unused=method.if_unused, if_empty=method.if_empty
+        )
+        self._reply_when_safe(QueueEndOk(ended.messages, ended.other), False, ended.safe_at)
+
+    def _queue_renew(self, method: QueueRenew) -> None:
+        self._check_front(method)
+        safe_at = self._session.renew_queue(method.queue, method.incarnation, method.above)
+        self._reply_when_safe(QueueRenewOk(), False, safe_at)
+
+    def _check_front(self, method: Method) -> None:
+        """Raises CommandInvalid when these are not the words of a front."""
+        if not self._session.by_front:
+            raise refusal(State.OPEN, self.number, method)
+
     def _queue_named(self, name: str) -> str:
         """An empty name means the queue that this channel declared last."""
         if name or self._queue:
@@ -909,6 +940,9 @@ HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {
     QueueUnbind: Channel._queue_unbind,
     QueuePurge: Channel._queue_purge,
     QueueDelete: Channel._queue_delete,
+    QueueMake: Channel._queue_make,
+    QueueEnd: Channel._queue_end,
+    QueueRenew: Channel._queue_renew,
     BasicQos: Channel._qos,
     BasicConsume: Channel._consume,
     BasicCancel: Channel._cancel,

@@ -42,7 +42,7 @@ from tidemark.frontend.amqp091.opening import TRUSTED, UNREAD_FACTOR, login_refu
 from tidemark.frontend.amqp091.replies import NAMES, reply_text
 from tidemark.frontend.services import ConnectionStatistics, Login, PeerInfo, Services, Verdict
 from tidemark.model.runs import PublishRun
-from tidemark.model.wiring import FRONT_USER, MAIN
+from tidemark.model.wiring import FRONT_USER, LIVES, MAIN
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
 from tidemark.wire.amqp091.handshake import ProtocolHeader, header_fits
 from tidemark.wire.amqp091.handshake import State as Step
@@ -128,7 +128,7 @@ class Amqp091:
         self._connected_ms = services.now_ms
         self._scanner = Scanner(self.frame_max, config.message_bytes_max, 0)
         known = (PLAIN, AMQPLAIN) if peer.certificate_name is None else (PLAIN, AMQPLAIN, EXTERNAL)
-        self._handshake = server_handshake(config, self.frame_max, known)
+        self._handshake = server_handshake(config, self.frame_max, known, (LIVES,) if peer.front else ())
         self._has_session = False
         self._channels: dict[int, Channel] = {}
         self._paused: dict[Channel, None] = {}

@@ -26,8 +26,10 @@ UNREAD_FACTOR = 4
 """How many times `output_bytes_max` may wait for a peer that does not read before we read no more from it."""
 
 
-def server_handshake(config: Amqp091Config, frame_max: int, mechanisms: tuple[str, ...]) -> Handshake:
-    """The handshake with a client that has just connected."""
+def server_handshake(
+    config: Amqp091Config, frame_max: int, mechanisms: tuple[str, ...], more: tuple[str, ...] = ()
+) -> Handshake:
+    """The handshake with a client that has just connected; `more` are capabilities that not everybody is told."""
     return Handshake(
         ConnectionTune(config.channels_max, frame_max, config.heartbeat_s),
         {
@@ -35,7 +37,7 @@ def server_handshake(config: Amqp091Config, frame_max: int, mechanisms: tuple[st
             "version": __version__,
             "platform": "Python",
             "cluster_name": config.cluster_name,
-            "capabilities": dict.fromkeys(CAPABILITIES, True),
+            "capabilities": dict.fromkeys((*CAPABILITIES, *more), True),
         },
         mechanisms,
     )

@@ -137,7 +137,7 @@ class Requests:
         group = self._streams.elsewhere(name)
         if group:
             spec = self._session.queue(name).spec
-            return {"name": name, "group": group, "arguments": spec.arguments, "number": spec.number}
+            return {"name": name, "group": group, "arguments": spec.arguments, "number": spec.life}
         return _described(self._streams.stream(name, None))
 
     def _delete(self, request: int, fields: Fields, _: memoryview) -> None:

@@ -356,6 +356,59 @@ class QueueDeleteOk(Method):
     message_count: Long = 0
 
 
+# Of our own, between fronts and brokers: see `broker/incarnations.py`.
+
+
+@_method(50, 60)
+class QueueMake(Method):
+    """Declare a queue in its group, in the life that main has it in."""
+
+    queue: ShortStr = ""
+    incarnation: LongLong = 0
+    durable: Bit = False
+    arguments: FieldTable = field(default_factory=dict)
+
+
+@_method(50, 61)
+class QueueMakeOk(Method):
+    queue: ShortStr = ""
+    message_count: Long = 0
+    consumer_count: Long = 0
+    gone: LongLong = 0
+    """It was not made: this life of it is known, and the one that was wanted is over."""
+
+
+@_method(50, 62)
+class QueueEnd(Method):
+    """Delete a queue that is in this life, in its group or its name in main."""
+
+    queue: ShortStr = ""
+    incarnation: LongLong = 0
+    if_unused: Bit = False
+    if_empty: Bit = False
+
+
+@_method(50, 63)
+class QueueEndOk(Method):
+    message_count: Long = 0
+    other: LongLong = 0
+    """It was not deleted: it is in this life."""
+
+
+@_method(50, 64)
+class QueueRenew(Method):
+    """Main: begin a new life of a queue that is in this one, behind all up to `above`."""
+
+    queue: ShortStr = ""
+    incarnation: LongLong = 0
+    above: LongLong = 0
+
+
+@_method(50, 65)
+class QueueRenewOk(Method):
+    pass
+
+
 @_method(50, 50)
 class QueueUnbind(Method):
     reserved_1: Short = 0
