@@ -98,10 +98,10 @@ def _words(text: str, option: str, mode: str) -> tuple[str, ...]:
 def _known(mode: str) -> dict[str, Collection[str]]:
     """The kinds of work and the faults of a mode."""
     if mode == "fronts":
-        from tidemark.sim.fronts.faults import ASKED_FOR, FAULTS
+        from tidemark.sim.fronts.faults import FAULTS
         from tidemark.sim.fronts.work import WORK
 
-        return {"work": WORK, "about": FAULTS | ASKED_FOR}
+        return {"work": WORK, "about": FAULTS}
     from tidemark.sim.cluster import faults, workloads
 
     return {

@@ -57,12 +57,12 @@ class Wirer(AmqpClient):
             case "declare":
                 self.there[name].tried(True)
                 self.say(self.declaration(name))
-            case "delete":
+            case "delete" | "tidy":
                 self.there[name].tried(False)
                 self.bound[name].tried(False)
                 for message in self._messages[name]:
                     self.books.copies[name, message].acked = True
-                self.say(methods.QueueDelete(queue=name))
+                self.say(methods.QueueDelete(queue=name, if_empty=kind == "tidy"))
             case "bind" if certain:
                 self.bound[name].tried(True)
                 self.say(methods.QueueBind(queue=name, exchange=EXCHANGE, routing_key=name))

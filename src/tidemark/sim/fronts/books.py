@@ -106,6 +106,23 @@ class MovedBooks(Books):
 
 
 @dataclass(slots=True)
+class ChurnBooks(MovedBooks):
+    """Queues are deleted. What was in one for sure when somebody asked for that is never seen again when he is told that it is."""
+
+    buried: set[tuple[str, bytes]] = field(default_factory=set)
+
+    def within(self, queue: str) -> set[tuple[str, bytes]]:
+        """All that was confirmed for a queue, of whichever life."""
+        return {key for key, copy in self.copies.items() if copy.queue == queue and copy.confirmed}
+
+    def look(self, queue: str, body: bytes) -> Copy:
+        name = body.partition(b" ")[0]
+        if (queue, name) in self.buried:
+            raise BrokenPromise(f"{queue} has {name!r} again, which was in it when it was deleted")
+        return super(ChurnBooks, self).look(queue, body)
+
+
+@dataclass(slots=True)
 class LetterBooks(MovedBooks):
     """Dead letters come in the order in which they were rejected."""
 

@@ -17,6 +17,7 @@ from tidemark.sim.fronts.feeds import FEED
 from tidemark.sim.fronts.front import Front
 from tidemark.sim.fronts.leader import FRONT, OWN, Leader
 from tidemark.sim.fronts.world import FrontsWorld
+from tidemark.wire.amqp091.methods import QueueDelete
 
 Fault = Callable[[FrontsWorld, Random], None]
 
@@ -125,7 +126,7 @@ def slow_feed(world: FrontsWorld, dice: Random) -> None:
 
 def freeze_between(world: FrontsWorld, dice: Random) -> None:
     """A front stands still when a group has just deleted a queue, and main is about to."""
-    front, wait_us = _front(world, dice), _for(dice, 1200, 1800, 2500)
+    wait_us = _for(dice, 1200, 1800, 2500)
     until_us = world.timeline.now_us + 400_000
     before: set[str] = set()
 
@@ -138,7 +139,9 @@ def freeze_between(world: FrontsWorld, dice: Random) -> None:
             for name in queues(world.machines[group].node)
         }
         main = world.machines[MAIN]
-        if main.running and any(name in queues(main.node) for name in before - found):
+        deleting = [front for front in world.fronts.values() if front.running and front.asked(QueueDelete)]
+        if deleting and main.running and any(name in queues(main.node) for name in before - found):
+            front = dice.choice(deleting)
             world.say(front.name, "stands still for %d ms, between two deletes", wait_us // 1000)
             front.freeze()
             world.timeline.after(wait_us, front.thaw)
@@ -175,10 +178,8 @@ OF_FRONTS: dict[str, tuple[int, Fault]] = {
     "slow_front": (4, slow_front),
     "slow_feed": (4, slow_feed),
     "tear_clients": (3, tear_clients),
+    "freeze_between": (4, freeze_between),
 }
-ASKED_FOR: dict[str, tuple[int, Fault]] = {"freeze_between": (8, _harming(freeze_between))}
-"""In a run only when it is about them. `freeze_between` shows, in work `churn`, that a queue is made again in its group while it is
-being deleted: `--seed 28 --work churn --about freeze_between`."""
 FAULTS: dict[str, tuple[int, Fault]] = {
     name: (often, _harming(fault))
     for name, (often, fault) in (

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.frontend.amqp091.config import Amqp091Config
 from tidemark.frontend.services import PeerInfo
 from tidemark.model.peers import Name
+from tidemark.router.channel import State
 from tidemark.router.connection import Router
 from tidemark.router.link import Link
 from tidemark.router.mover import Mover
@@ -25,6 +26,7 @@ from tidemark.sim.cluster.process import Process
 from tidemark.sim.fronts.feeds import FEED, FeedLink
 from tidemark.sim.fronts.leader import FRONT, OWN
 from tidemark.sim.store import BrokenPromise
+from tidemark.wire.amqp091.methods import Method, ids_of
 
 if TYPE_CHECKING:
     from tidemark.sim.fronts.world import FrontsWorld
@@ -136,6 +138,14 @@ class Front(Process):
         self.mover.stop()
         self._due()
         self.later(GOODBYE_US, lambda: self.die(power=False))
+
+    def asked(self, kind: type[Method]) -> bool:
+        """Whether a client waits for the answer to such a method."""
+        return any(
+            channel.asked == ids_of(kind) and channel.state is State.WAITING
+            for router in self._routers
+            for channel in router._channels._open.values()
+        )
 
     def waits(self, group: str, vhost: str, queue: str) -> None:
         self._at()

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tidemark.broker.incarnations import Gone
+from tidemark.broker.session import Session
 from tidemark.broker.wiring_copy import FreshCopy
+from tidemark.router import naming
 from tidemark.router.channel import Channel
 from tidemark.router.confirms import Answer, Confirms
 from tidemark.router.connection import Router
 from tidemark.router.link import Link
-from tidemark.router.mover import Lane, Mover, Part, Target
+from tidemark.router.mover import Lane, Mover, Part, Source, Target
 from tidemark.router.wiring import MAIN
 from tidemark.sim.cluster.planted import Plant, Set
 from tidemark.sim.cluster.run import FRONTS
@@ -148,6 +151,30 @@ def confirms_before_it_returns(set_: Set) -> None:
     set_(Channel, "_confirmed", confirm)
 
 
+def forgets_the_dead(set_: Set) -> None:
+    """A group does not know which lives of a queue are over."""
+    set_(Gone, "last", lambda *_: 0)
+
+
+def ends_whatever_there_is(set_: Set) -> None:
+    """Main deletes a name, whichever life it is in."""
+    end = Session.end_queue
+
+    def end_any(self: Session, name: str, incarnation: int, **conditions: bool) -> Any:
+        queue = self.vhost.queues.get(name)
+        if self.broker.group == MAIN and queue is not None:
+            incarnation = queue.spec.life
+        return end(self, name, incarnation, **conditions)
+
+    set_(Session, "end_queue", end_any)
+
+
+def moves_into_any_life(set_: Set) -> None:
+    """What is moved on does not say which life of its queue it is for, and whose it is is not looked at."""
+    set_(naming, "life_entry", lambda _: b"")
+    set_(Source, "is_another", lambda *_: False)
+
+
 def _plant(
     about: str, plant: Callable[[Set], None], seeds: int, work: str, faults: tuple[str, ...] = ()
 ) -> Plant:
@@ -195,6 +222,23 @@ PLANTED: dict[str, Plant] = {
     ),
     "stale-wiring": _plant(
         "a front routes by wiring that may be stale", routes_by_what_may_be_stale, 5, "fresh", ("slow_feed",)
+    ),
+    "forgotten-tombstone": _plant(
+        "a group forgets which lives of a queue are over", forgets_the_dead, 12, "churn", ("freeze_between",)
+    ),
+    "any-life": _plant(
+        "main deletes a name that has begun another life",
+        ends_whatever_there_is,
+        12,
+        "churn",
+        ("freeze_between",),
+    ),
+    "moved-into-another": _plant(
+        "what is moved on gets into whichever queue has the name",
+        moves_into_any_life,
+        200,
+        "rivals",
+        ("freeze_between", "slow_front", "freeze_front"),
     ),
     "no-return": _plant("what finds no queue is not returned", keeps_returns_to_itself, 10, "fresh"),
     "late-return": _plant("a return comes behind the confirm", confirms_before_it_returns, 10, "fresh"),

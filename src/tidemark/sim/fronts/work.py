@@ -6,6 +6,7 @@
 * `letters`: a consumer that rejects what it does not want; the letters cross groups.
 * `keyed`: versions of keys in partitioned streams, through one front or through main's own port.
 * `churn`: queues of other groups that come and go, with what is in them.
+* `rivals`: clients of different fronts declare, fill and delete the same queues of another group at the same time.
 * `fresh`: one client binds through one front, another publishes through another as soon as the first was told.
 
 Invariant: every attempt to publish has a name of its own, so no message is taken for another.
@@ -23,7 +24,7 @@ from tidemark.sim.cluster.books import Books, Copy, Register, Subscription
 from tidemark.sim.cluster.clients import PERSISTENT, AmqpClient
 from tidemark.sim.cluster.work_queues import Consumer, Publisher
 from tidemark.sim.cluster.work_wiring import NAMES, Wirer
-from tidemark.sim.fronts.books import LetterBooks, MovedBooks
+from tidemark.sim.fronts.books import ChurnBooks, LetterBooks, MovedBooks
 from tidemark.sim.fronts.world import FRONTS, FrontsWorld
 from tidemark.sim.store import BrokenPromise
 from tidemark.wire.amqp091 import methods
@@ -421,12 +422,42 @@ def _name(body: bytes) -> bytes:
 
 
 class FarWirer(Wirer):
-    def __init__(self, world: FrontsWorld, books: Books) -> None:
+    def __init__(self, world: FrontsWorld, books: ChurnBooks) -> None:
         self._group = world.group(0)
+        self._churn_books = books
+        self._within: set[tuple[str, bytes]] = set()
+        """What was in the queue for sure when its deletion was asked for."""
+        self._kept: list[Copy] = []
+        """What is in the queue if its deletion is refused."""
         super().__init__(world, books)
 
     def declaration(self, name: str) -> Method:
         return queue(name, self._group)
+
+    def ask(self, kind: str, name: str, size: int) -> None:
+        if not self.open or self._request is not None:
+            return
+        self._within = self._churn_books.within(name)
+        if kind == "tidy":
+            copies = [self.books.copies[name, message] for message in self._messages[name]]
+            self._kept = [copy for copy in copies if copy.confirmed and not copy.acked]
+        super().ask(kind, name, size)
+
+    def refused(self, close: methods.ChannelClose) -> None:
+        if self._request is not None and self._request[0] == "tidy":
+            for copy in self._kept:
+                copy.acked = False
+        super().refused(close)
+
+    def on(self, method: Any) -> None:
+        if self._request is not None and isinstance(method, methods.QueueDeleteOk):
+            kind, name = self._request
+            if kind == "tidy" and self._kept:
+                raise BrokenPromise(
+                    f"{name} was to be deleted if it is empty, and had {self._kept[0].name!r}"
+                )
+            self._churn_books.buried |= self._within
+        super().on(method)
 
 
 class Noise(Mixer):
@@ -435,7 +466,7 @@ class Noise(Mixer):
     def _transmit(self, numbers: list[int]) -> None:
         super()._transmit(numbers)
         for _, name in self._tags.values():
-            for copy in (self.books.copies.get((queue, name)) for queue in NAMES):
+            for copy in (self.books.copies.get((queue, name)) for queue in (*NAMES, *RIVALS)):
                 if copy is not None:
                     copy.acked = True
 
@@ -446,7 +477,8 @@ class Churn(Work):
     def begin(self) -> None:
         # One front: of what a client gave up at one it cannot know whether it comes behind what it asks of another.
         self.world.ways["wirer"] = FRONTS[:1]
-        self.wirer = FarWirer(self.world, self.books)
+        self.books = books = ChurnBooks(world=self.world)
+        self.wirer = FarWirer(self.world, books)
         self.world.ways["noise"] = (MAIN,)
         self.publishers = [Noise(self.world, self.books, "noise", "", {name: (name,) for name in NAMES}, [])]
         self.others = [self.wirer]
@@ -454,7 +486,7 @@ class Churn(Work):
         self.actions = {"rewire": (8, self.rewire), "publish": (3, self.publish)}
 
     def rewire(self, dice: Random) -> None:
-        kind = dice.choice(("declare", "declare", "delete", "bind", "fill", "fill", "look"))
+        kind = dice.choice(("declare", "declare", "delete", "tidy", "bind", "fill", "fill", "look"))
         self.wirer.ask(kind, dice.choice(NAMES), dice.randrange(self.size))
 
     def waiting(self) -> str | None:
@@ -470,6 +502,100 @@ class Churn(Work):
                     raise BrokenPromise(
                         f"whether {name} is in group {where} is {there}; it must be {register.possible[0]}"
                     )
+        super().check(found)
+
+
+RIVALS = ("r0", "r1")
+"""Queues that several clients make and delete."""
+
+
+class Rival(AmqpClient):
+    """One request at a time, about queues that others make and delete, too."""
+
+    def __init__(self, world: FrontsWorld, books: ChurnBooks, name: str) -> None:
+        super().__init__(world, name)
+        self.books = books
+        self._group = world.group(0)
+        self._request: tuple[str, str] | None = None
+        self._within: set[tuple[str, bytes]] = set()
+        self._buried: set[tuple[str, bytes]] = set()
+        """What was known to be deleted when the request was made."""
+        self._sent = b""
+        self._number = 0
+        self.connect()
+
+    def set_up(self) -> list[Method]:
+        return [methods.ConfirmSelect()]
+
+    def owed(self) -> bool:
+        return not self.open or self._request is not None
+
+    def lost(self) -> None:
+        self._request = None
+
+    def ask(self, kind: str, name: str, size: int) -> None:
+        if not self.open or self._request is not None:
+            return
+        self._request = kind, name
+        self._within, self._buried = self.books.within(name), set(self.books.buried)
+        match kind:
+            case "declare":
+                self.say(queue(name, self._group))
+            case "delete":
+                self.say(methods.QueueDelete(queue=name))
+            case "get":
+                self.say(methods.BasicGet(queue=name, no_ack=True))
+            case "fill":
+                self._number += 1
+                self._sent = b"%s/%d/%d" % (self.name.encode(), self._number, self.attempt)
+                body = self._sent + b" " + bytes(size)
+                self.books.sent((name,), self._sent, body)
+                self.books.copies[name, self._sent].acked = True  # somebody may delete the queue
+                self.publish([("", name, body)])
+
+    def on_content(self, method: Any, body: bytes) -> None:  # noqa: ARG002
+        assert self._request is not None
+        (_, name), self._request = self._request, None
+        message = body.partition(b" ")[0]
+        if (name, message) in self._buried:
+            raise BrokenPromise(f"{name} gives {message!r}, which was in it when it was deleted")
+
+    def on(self, method: Any) -> None:
+        if self._request is None:
+            return
+        (_, name), self._request = self._request, None
+        if isinstance(method, methods.QueueDeleteOk):
+            self.books.buried |= self._within
+        elif isinstance(method, methods.BasicAck):
+            self.books.confirmed((name,), self._sent)
+        self.world.count("rivalry")
+
+
+class Rivals(Work):
+    def begin(self) -> None:
+        world = self.world
+        self.books = books = ChurnBooks(world=world)
+        world.ways["noise"] = (MAIN,)
+        self.rivals = []
+        for number, front in enumerate((*FRONTS, FRONTS[1])):
+            world.ways[f"rival{number}"] = (front,)
+            self.rivals.append(Rival(world, books, f"rival{number}"))
+        self.publishers = [Noise(world, books, "noise", "", {name: (name,) for name in RIVALS}, [])]
+        self.others = list(self.rivals)
+        self.queues = RIVALS
+        self.actions = {"vie": (8, self.vie), "publish": (2, self.publish)}
+
+    def vie(self, dice: Random) -> None:
+        kind = dice.choice(("declare", "declare", "delete", "delete", "fill", "fill", "get"))
+        dice.choice(self.rivals).ask(kind, dice.choice(RIVALS), dice.randrange(self.size))
+
+    def waiting(self) -> str | None:
+        return "a rival waits for an answer" if any(rival.owed() for rival in self.rivals) else None
+
+    def check(self, found: Found) -> None:
+        for name in RIVALS:
+            if name in found.queues[self.world.group(0)] and name not in found.queues[MAIN]:
+                raise BrokenPromise(f"{name} is in its group, and main has no such queue")
         super().check(found)
 
 
@@ -649,6 +775,7 @@ WORK: dict[str, Callable[[FrontsWorld, int], Work]] = {
     "letters": Letters,
     "keyed": Keyed,
     "churn": Churn,
+    "rivals": Rivals,
     "fresh": Fresh,
 }
 
