@@ -345,9 +345,12 @@ class Session:
     ) -> Ended:
         """Delete the queue, or in main its name, if it is in this life; one that is not there is no error.
 
+        In main 0 means a queue that lives there.
+
         Raises:
             AccessRefused, ResourceLocked, PreconditionFailed
         """
+        name = _without_line_breaks(name)
         self._check("configure", "queue", name)
         broker = self.broker
         found: Any = self.vhost.queues.get(name)
@@ -360,7 +363,8 @@ class Session:
                 safe_at = broker.remember_gone(spec)
             return Ended(name, 0, 0, safe_at)
         if broker.group == MAIN:
-            other = found.spec.life if found.spec.life != incarnation or not found.spec.group else 0
+            life = found.spec.life if broker.lives_elsewhere(found) else 0
+            other = found.spec.life if life != incarnation else 0
         else:
             other = found.spec.incarnation if found.spec.incarnation > incarnation else 0
         if other:
@@ -369,6 +373,7 @@ class Session:
         if queue.spec.incarnation < incarnation and not queue.spec.group:
             broker.incarnate(queue, incarnation)
         messages = queue.ready
+        self.owned.pop(queue, None)
         return Ended(name, messages, 0, broker.delete_queue(queue))
 
     def renew_queue(self, name: str, incarnation: int, above: int) -> int:

@@ -809,9 +809,17 @@ class Channel:
         group, name = self._home(method.queue)
         no_wait = method.no_wait
         method = _waited_for(replace(method, queue=name))
-        if group == MAIN:
-            (piece,) = yield Ask((MAIN,), method)
-            deleted = method_of(piece)
+        while group == MAIN:
+            # If we have stood still it may be another queue by now, which lives elsewhere: main leaves that alone.
+            end = QueueEnd(name, 0, method.if_unused, method.if_empty) if name else method
+            (piece,) = yield Ask((MAIN,), end, plain=method)
+            ended = method_of(piece)
+            assert isinstance(ended, QueueEndOk | QueueDeleteOk)
+            if not getattr(ended, "other", 0):
+                deleted = QueueDeleteOk(ended.message_count)
+                break
+            yield Fresh()
+            group, _ = self._home(name)
         else:
             self._wiring.check(self._router.vhost, self._router.user, "configure", name)
             deleted = yield from self._end(group, method)
