@@ -160,7 +160,7 @@ class StreamSession:
             )
         if number not in (0, queue.spec.life):
             raise PreconditionFailed(
-                reason=f"{where} was deleted and declared again since it had the number {number}; now it has {queue.spec.life}. "
+                reason=f"{where} was deleted and made again since it had the number {number}; now it has {queue.spec.life}. "
                 "Delete it again if that one is meant, too"
             )
         return self.broker.delete_queue(queue)
