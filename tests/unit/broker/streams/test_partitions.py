@@ -109,7 +109,7 @@ def test_the_name_of_one_that_was_declared_again_meanwhile_stays() -> None:
         streams.delete("s")
     broker.delete_queue(broker.vhosts["/"].queues["s"])
     streams.declare("s", {"x-group": "s2"})
-    with pytest.raises(PreconditionFailed, match="was deleted and declared again"):
+    with pytest.raises(PreconditionFailed, match="was deleted and made again"):
         streams.delete("s", stand_in=True, number=caught.value.number)
     streams.delete("s", stand_in=True, number=broker.vhosts["/"].queues["s"].number)
     assert "s" not in broker.vhosts["/"].queues

@@ -76,7 +76,7 @@ def test_the_name_of_a_stream_of_another_group_goes_with_its_number_and_through_
     fronted.hello()
     world.broker.delete_queue(world.broker.vhosts["/"].queues["there"])
     again = client.ask("declare", stream="there", arguments={"x-group": "fast"})
-    with pytest.raises(Refused, match="was deleted and declared again"):
+    with pytest.raises(Refused, match="was deleted and made again"):
         fronted.ask("delete", stream="there", stand_in=True, number=told["number"])
     assert "there" in world.broker.vhosts["/"].queues
     fronted.ask("delete", stream="there", stand_in=True, number=again["number"])
