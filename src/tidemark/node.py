@@ -140,6 +140,8 @@ class Node:
             StoreError: what is on the disk cannot be served.
         """
         report = self._read(now_ms, open_history=True)
+        status = self.store.files.status
+        self.broker.turns.begin(status.store, status.generation)
         self.serve(now_ms)
         return report
 
@@ -193,10 +195,15 @@ class Node:
             self._restorer.frame(*self.store.adopt_records(payload, self.now_ms))
 
     def take_over(self, history: str, now_ms: int) -> Takeover:
-        """Lead: a new history begins in both logs. Clients are served when all up to here is safe (`serve`)."""
+        """Lead: a new history begins in both logs. Clients are served when all up to here is safe (`serve`).
+
+        The store has been told the epoch.
+        """
         self.at(now_ms)
         self._restorer = None
         self.catalog.follower = ""
+        status = self.store.files.status
+        self.broker.turns.begin(status.cluster, status.epoch)
         return self.store.take_over(history, now_ms)
 
     def settled(self) -> Ends | None:

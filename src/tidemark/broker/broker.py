@@ -40,6 +40,7 @@ from tidemark.broker.tracing import Traces
 from tidemark.broker.vhost import VirtualHost
 from tidemark.errors import NotAllowed, NotFound, PreconditionFailed, StoreError
 from tidemark.model.arena import Arena, Writer
+from tidemark.model.turns import Turns
 from tidemark.model.wiring import (
     FIRST_TRANSIENT_NUMBER,
     MAIN,
@@ -152,6 +153,8 @@ class Broker:
         self.deletions = 0
         """How many queues have been deleted so far."""
         self.next_number = 1
+        self.turns = Turns()
+        """Of fronts that take what waits in stand-ins and outboxes."""
         self.wakes = dispatch.Wakes()
         self.replies = Replies(self)
         self.streams = Streams(self)
@@ -400,13 +403,15 @@ class Broker:
         by_front: bool = False,
         own: bool = False,
         patterns: PermissionSpec | None = None,
+        turns: bool = False,
     ) -> Session:
         """What a connection of this user does in this virtual host. Without a `sink` it counts as none.
 
         `by_front`: it came over a proven link, and a front speaks for the user; `own`: it speaks for nobody, may do
-        everything and is not counted. Users and virtual hosts are main's: a broker of another group takes a front's word
-        for what the user may do, and makes a virtual host that it does not have. `patterns`: what follows are the client's
-        own words, and the front has only said what main lets the user do.
+        everything and is not counted; with `turns` it says, and is told, in which turn it takes what it moves on. Users and
+        virtual hosts are main's: a broker of another group takes a front's word for what the user may do, and makes a
+        virtual host that it does not have. `patterns`: what follows are the client's own words, and the front has only said
+        what main lets the user do.
 
         Raises:
             NotAllowed: there is no such virtual host, the user has no permission in it, or one of the two has as
@@ -422,7 +427,9 @@ class Broker:
             raise NotAllowed(reason=f"access to vhost '{vhost}' refused for user '{user}'")
         if sink is not None and not own:
             self.usage.check_connection(vhost, user)
-        session = Session(self, host, user, sink, name, self.counts.of(protocol), by_front, own, patterns)
+        session = Session(
+            self, host, user, sink, name, self.counts.of(protocol), by_front, own, patterns, turns
+        )
         self.sessions[session] = None
         if sink is not None:
             self.counts.connections_opened += 1
@@ -717,6 +724,8 @@ def _close_queue(broker: Broker, queue: Queue) -> None:
     broker.journaled.pop(queue.number, None)
     broker.deletions += 1
     broker.changed.add(queue)
+    with suppress(StoreError):  # what is left is deleted at the next start
+        broker.streams.forget_fences(queue.number)
     queue.delete()
 
 

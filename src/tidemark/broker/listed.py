@@ -14,7 +14,8 @@ from typing import Any
 from tidemark.broker.placing import raw, text
 from tidemark.broker.vhost import QUEUES_PER_MESSAGE_MAX
 from tidemark.errors import PreconditionFailed
-from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER, TO_HEADER
+from tidemark.model.turns import Moved
+from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER, TO_HEADER, TURN_HEADER
 from tidemark.ports import Content
 
 NAME_BYTES_MAX = 255
@@ -35,13 +36,17 @@ class Listed:
     """The same, as it is stored; empty if there are none."""
     life: int = 0
     """Which incarnation of the queues it is for; 0: whichever there is."""
+    moved: Moved | None = None
+    """Whence and in which turn it is moved on; None: it is not, or by a front that does not say so."""
 
 
 class Lists:
     """The lists that came over one channel."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, turns: bool = False) -> None:
+        """`turns`: the front says in which turn it has taken what it moves on. From others that is a header like others."""
         self._content = content
+        self._turns = turns
         self._known: dict[bytes, Listed] = {}
 
     def read(self, properties: bytes) -> Listed:
@@ -72,9 +77,19 @@ class Lists:
         life = headers.pop(LIFE_HEADER, 0)
         if not isinstance(life, int):
             raise PreconditionFailed(reason=f"the header '{LIFE_HEADER}' is no number")
+        moved = _moved(headers.pop(TURN_HEADER)) if self._turns and TURN_HEADER in headers else None
         headers.pop("BCC", None)  # it was for whoever routes
         table = self._content.headers_table(self._content.with_headers(properties, headers))
-        return Listed(tuple(queues), (exchange, key), headers, table, life)
+        return Listed(tuple(queues), (exchange, key), headers, table, life, moved)
+
+
+def _moved(value: Any) -> Moved:
+    """Where a message waited, and the number of the turn."""
+    match value:
+        case [group, queue, str(of), int(reign), int(count), int(link)]:
+            source = f"{_name(group, TURN_HEADER)}/{_name(queue, TURN_HEADER)}"
+            return Moved(source, of, (reign, count, link))
+    raise PreconditionFailed(reason=f"the header '{TURN_HEADER}' says no turn: {value!r}")
 
 
 def _name(value: Any, header: str) -> str:

@@ -12,7 +12,8 @@ it has it is written down in the same frame as the message.
 A front has routed already what it publishes: it names the queues (header x-tidemark-to, to the default exchange with an empty
 key), and the exchange and key that consumers shall be shown (x-tidemark-exchange, x-tidemark-key). It has asked whether the
 user may publish there, so that is not asked again. A queue that is not here is returned, one return each with its name as
-the text: the front knows what it should be and makes it. From anybody else these headers are headers like others.
+the text: the front knows what it should be and makes it. What it moves on comes with its turn (x-tidemark-turn); a queue that has
+something of a later one refuses it. From anybody else these headers are headers like others.
 
 Invariant: every row before `failed_row` (all, without an error) is on its queues, in `returned`, in `refused`
 , was known already or was not wanted by any queue; `last_seq` is the highest sequence among them that went into
@@ -51,6 +52,7 @@ from tidemark.model.runs import (
     TTL,
     PublishRun,
 )
+from tidemark.model.turns import Moved
 from tidemark.ports import Sink
 
 if TYPE_CHECKING:
@@ -93,6 +95,8 @@ class Planned:
     """The exchange and key that it says it came by; None: those that it did come by."""
     missing: tuple[str, ...] = ()
     """Queues that were named and are not here."""
+    moved: Moved | None = None
+    """In which turn a front has taken it where it waited."""
 
 
 class Publishing:
@@ -106,7 +110,7 @@ class Publishing:
         self._counts = session.counts
         self._by_list = Route((), False)
         """Of what a front publishes to queues that it names."""
-        self._lists = Lists(broker.content)
+        self._lists = Lists(broker.content, session.turns)
         self._publisher = Publisher(
             broker.arena, broker.memory, broker.journal, self._resolve, broker.published
         )
@@ -209,7 +213,9 @@ class Publishing:
         changed = content.with_headers_table(properties, listed.table)
         if flags & DIRECT_REPLY:
             changed = content.with_reply_to(changed, self.broker.replies.name_for(self._sink))
-        planned = Planned(tuple(queues), changed, shown=listed.shown, missing=tuple(missing))
+        planned = Planned(
+            tuple(queues), changed, shown=listed.shown, missing=tuple(missing), moved=listed.moved
+        )
         self._note_producer(planned, flags, listed.headers)
         return planned
 
@@ -250,6 +256,9 @@ class Publishing:
                 result.returned.append((row, *NO_ROUTE))
             else:
                 self._counts.dropped += 1
+            return
+        if planned.moved is not None and not self._is_in_turn(planned.moved, planned.queues, now_ms):
+            result.refused.append(row)
             return
         if planned.producer is not None and self._is_known(planned.producer):
             return
@@ -292,6 +301,16 @@ class Publishing:
         if exchange is not None:
             exchange.unroutable += 1
             exchange.meter.add(0, run.number(row, BODY + 1))
+
+    def _is_in_turn(self, moved: Moved, queues: tuple[Queue, ...], now_ms: int) -> bool:
+        """Whether none of the queues has anything of a later turn; then they have seen this one."""
+        fences = self.broker.streams.fences
+        if any(fences.keeps_out(queue.number, moved) for queue in queues):
+            return False
+        for queue in queues:
+            written = fences.note(queue, moved, now_ms)
+            self._publisher.last_seq = max(self._publisher.last_seq, written)
+        return True
 
     def _is_known(self, producer: tuple[str, int]) -> bool:
         """Whether this message came before. It is confirmed when what came before is on the disk."""

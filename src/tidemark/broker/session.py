@@ -113,6 +113,7 @@ class Session:
         by_front: bool = False,
         own: bool = False,
         patterns: PermissionSpec | None = None,
+        turns: bool = False,
     ) -> None:
         self.broker = broker
         self.vhost = vhost
@@ -124,6 +125,8 @@ class Session:
         """It came over a link of a front, which has routed what it publishes and asked whether the user may."""
         self.own = own
         """There is no user behind that front: it may do everything, and limits are not for it."""
+        self.turns = own and turns
+        """That front says in which turn it has taken what it moves on, and is told so."""
         self._vouched = by_front and broker.group != MAIN
         """Permissions are main's, and the front has asked them."""
         self.patterns = patterns
@@ -451,6 +454,12 @@ class Session:
                 reason=f"exchanges are of the group '{MAIN}'; publish on a connection to that group, or with AMQP"
             )
         return route_for(self.broker.access, self.user, self.vhost, exchange, key)
+
+    def new_tag(self) -> str:
+        """A tag for a consumer that comes without one, about to subscribe. To a front it says its turn."""
+        if self.turns:
+            return self.broker.turns.next().tag
+        return self.broker.generated_name("amq.ctag-")
 
     def consume(
         self,

@@ -47,7 +47,8 @@ class Transaction:
             what `Publishing.plan` raises for the first row that must not be published.
         """
         for row in range(len(run)):
-            self._publishing.plan(run, row)
+            if self._publishing.plan(run, row).moved is not None:
+                raise PreconditionFailed(reason="what a front moves on is in no transaction")
             self._parts += (run.part(row, column) for column in (EXCHANGE, KEY, PROPERTIES, BODY))
             lengths = (run.number(row, column + 1) for column in (EXCHANGE, KEY, PROPERTIES, BODY))
             self._rows.append((*lengths, *(run.number(row, column) for column in (FLAGS, PRIORITY, TTL))))

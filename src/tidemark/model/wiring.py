@@ -56,6 +56,8 @@ EXCHANGE_HEADER = "x-tidemark-exchange"
 KEY_HEADER = "x-tidemark-key"
 LIFE_HEADER = "x-tidemark-life"
 """In one that a front moves on: the incarnation of its queue that it is for. Without it any will do."""
+TURN_HEADER = "x-tidemark-turn"
+"""In one that it moves on: where it waited, and in which turn it was taken there (`model/turns.py`)."""
 NUMBER_ARGUMENT = "x-tidemark-number"
 """Of a consumer of a front's own: it wants the queue with this number, and no other of that name."""
 

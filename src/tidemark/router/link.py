@@ -131,6 +131,8 @@ class Link:
         self.waiting_bytes = 0
         """What waits to be sent, to the socket or for the link to open."""
         self.bytes_in = self.bytes_out = 0
+        self._offered: Table = {}
+        """What the leader has said of itself."""
         self.began_ms = owner.now_ms
         self._frame_max = frame_max
         self._whole = whole
@@ -189,10 +191,9 @@ class Link:
             case ConnectionCloseOk():
                 self._end()
                 self.owner.link_closed(self)
-            case ConnectionStart(server_properties=properties):
-                capabilities = properties.get("capabilities")
-                self.knows_lives = isinstance(capabilities, dict) and capabilities.get(LIVES) is True
-                terms = self.terms
+            case ConnectionStart(server_properties=offered):
+                terms, self._offered = self.terms, offered
+                self.knows_lives = self.capable_of(LIVES)
                 start_ok = ConnectionStartOk(
                     terms.client_properties, terms.mechanism, terms.response_for(self.group), "en_US"
                 )
@@ -215,6 +216,11 @@ class Link:
                     self.close()
             case _:
                 self.owner.link_told(self, method)
+
+    def capable_of(self, name: str) -> bool:
+        """Whether the leader claims a capability."""
+        capabilities = self._offered.get("capabilities")
+        return isinstance(capabilities, dict) and capabilities.get(name) is True
 
     def go_on(self) -> None:
         """More of the terms is known, or the leader has made its offer."""

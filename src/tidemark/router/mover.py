@@ -18,6 +18,10 @@ A queue gets its parts in their order, for in a stream with keys an older versio
 part that is refused or in doubt holds up all behind it in its lane: when they are tried again, they begin with that one, and what the
 queue had taken from behind it comes once more. Other lanes go on meanwhile.
 
+That holds from front to front, too. What one has sent may still be on its way when the next goes on with the queue, and it may not even
+know that there is a next one. So each part says in which turn it was taken (`model/turns.py`), and a queue refuses what comes
+behind a later turn. The same number tells two links apart: what was sent on one that is lost does not come behind what is sent again.
+
 A queue that its group does not have, because a front died before it made it there or somebody deleted it behind main's back, is
 declared there as main has it. That waits a moment first, for a queue that is being deleted is gone from its group before
 it is gone from main. If the group says that this life of it is over (`broker/incarnations.py`), main begins another. A part says
@@ -43,6 +47,8 @@ from tidemark.broker.groups import OUTBOX
 from tidemark.errors import TidemarkError
 from tidemark.frontend.amqp091.config import OWN_BYTES
 from tidemark.frontend.services import PeerInfo
+from tidemark.model.turns import CAPABILITY as TURNS
+from tidemark.model.turns import Turn, turn_in
 from tidemark.model.wiring import FRONT_USER, NUMBER_ARGUMENT, QueueSpec
 from tidemark.router import naming
 from tidemark.router.connection import Outside
@@ -61,6 +67,7 @@ from tidemark.wire.amqp091.methods import (
     BasicAck,
     BasicCancel,
     BasicConsume,
+    BasicConsumeOk,
     BasicDeliver,
     BasicNack,
     BasicPublish,
@@ -127,6 +134,8 @@ class Taking:
     moved: int = 0
     asked: bool = False
     """It is being asked whether it is empty."""
+    turn: Turn | None = None
+    """Our number among those who take it; None: its leader gives none."""
     gone: bool = False
     """What was held is back in the queue: nothing of it can be acknowledged any more."""
 
@@ -253,6 +262,8 @@ class Mover:
         self.moved = self.refused = self.unroutable = self.made = 0
         self._sources: dict[Place, Source] = {}
         self._targets: dict[Place, Target] = {}
+        self.links = 0
+        """How many links to groups there have been: each has a number of its own."""
         self._problems: dict[tuple[str, str, str], str] = {}
         self.refusing: set[tuple[Place, str]] = set()
         """Queues that have refused something, and taken nothing since: what is behind it is not sent in vain, again and again."""
@@ -413,6 +424,7 @@ class End:
             terms.client_properties["capabilities"] = {
                 "authentication_failure_close": True,
                 "consumer_cancel_notify": True,
+                TURNS: True,
             }
             terms.heartbeat = HEARTBEAT_S
             self.link = Link(self, group, terms, frame_max=self._frame_max, whole=True)
@@ -583,6 +595,8 @@ class Source(End):
                         self.mover.problem(*self.place, taking.queue, text)
             case ChannelCloseOk():
                 self._channels.pop(piece[0], None)
+            case BasicConsumeOk(consumer_tag=tag) if taking is not None:
+                taking.turn = turn_in(tag)
             case BasicCancel() if taking is not None:
                 self._close(taking)
             case QueueDeclareOk(message_count=count) if taking is not None:
@@ -667,6 +681,7 @@ class Target(End):
         """Lanes whose next part may be on its way together with others."""
         self._doubtful: dict[Lane, None] = {}
         """Lanes whose next part goes alone, before all others."""
+        self._link_number = 0
         self._sent = 0
         self._unconfirmed: dict[int, Part] = {}
         """By number of the publish, in that order."""
@@ -727,6 +742,9 @@ class Target(End):
         entries = naming.entries([part.queue], _raw(parcel.exchange), _raw(parcel.key))
         if link.knows_lives and part.spec is not None and part.spec.incarnation:
             entries += naming.life_entry(part.spec.incarnation)
+        if parcel.taking.turn is not None and link.capable_of(TURNS):
+            group, queue = parcel.taking.source.place[0], parcel.taking.queue
+            entries += naming.turn_entry(group, queue, parcel.taking.turn, self._link_number)
         properties = with_entries(parcel.properties, entries)
         if limit and len(properties) + ENVELOPE_BYTES + CONTENT_START.size > limit:
             problem = f"properties and the name of the queue are larger than a frame of {limit}"
@@ -764,7 +782,8 @@ class Target(End):
     # What the leader says ----------------------------------------------------------------------------
 
     def opened(self, link: Link) -> None:
-        self._sent = 0
+        self.mover.links += 1
+        self._link_number, self._sent = self.mover.links, 0
         link.send(_encoded(PUBLISHING, ChannelOpen(), ConfirmSelect()) + encode_method(MAKING, ChannelOpen()))
         self._renew()
         self._go_on()
@@ -780,6 +799,9 @@ class Target(End):
                 self._go_on()
             case BasicNack(delivery_tag=tag, multiple=multiple):
                 for lane, part in self._answered(tag, multiple):
+                    if part.gone:  # whoever took it after us moves it
+                        self._look_at(lane)
+                        continue
                     self.mover.note_refused(
                         part, f"queue '{part.queue}' in group '{self.place[0]}' refuses them"
                     )

@@ -11,11 +11,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER, TO_HEADER
+from tidemark.model.turns import Turn
+from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER, TO_HEADER, TURN_HEADER
 from tidemark.wire.amqp091.content import Amqp091Content
 from tidemark.wire.amqp091.tables import Table
 
-OURS = (TO_HEADER, EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER)
+OURS = (TO_HEADER, EXCHANGE_HEADER, KEY_HEADER, TURN_HEADER)
 
 _CONTENT = Amqp091Content()
 _SIZE = struct.Struct(">I")
@@ -54,6 +55,14 @@ def entries(queues: Sequence[str], exchange: bytes, key: bytes) -> bytes:
 def life_entry(incarnation: int) -> bytes:
     """The entry that lets only the queue take the message that is in this life."""
     return _name(LIFE_HEADER) + b"l" + _NUMBER.pack(incarnation)
+
+
+def turn_entry(group: str, queue: str, turn: Turn, link: int) -> bytes:
+    """The entry that says where a message waited, and in which turn it was taken there."""
+    words = (word.encode("utf-8", "surrogateescape") for word in (group, queue, turn.of))
+    numbers = (b"l" + _NUMBER.pack(number) for number in (turn.reign, turn.count, link))
+    values = b"".join((*map(_text, words), *numbers))
+    return b"".join((_name(TURN_HEADER), b"A", _SIZE.pack(len(values)), values))
 
 
 def are_in(properties: bytes) -> bool:

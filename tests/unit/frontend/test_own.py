@@ -10,6 +10,7 @@ from unit.frontend.harness import Client, World
 from tidemark.broker.groups import OUTBOX
 from tidemark.frontend.amqp091.connection import Amqp091
 from tidemark.frontend.services import PeerInfo
+from tidemark.model.turns import CAPABILITY, Turn, turn_in
 from tidemark.model.wiring import FRONT_USER, UserSpec
 from tidemark.wire.amqp091 import methods
 from tidemark.wire.amqp091.frames import PROTOCOL_HEADER
@@ -23,11 +24,11 @@ def connected(world: World, **facts: Any) -> Client:
     return client
 
 
-def log_in(client: Client, user: str = FRONT_USER, password: str = "") -> Any:
+def log_in(client: Client, user: str = FRONT_USER, password: str = "", **capabilities: bool) -> Any:
     return client.ask(
         0,
         methods.ConnectionStartOk(
-            client_properties={"capabilities": {"authentication_failure_close": True}},
+            client_properties={"capabilities": {"authentication_failure_close": True} | capabilities},
             mechanism="PLAIN",
             response=f"\0{user}\0{password}".encode(),
             locale="en_US",
@@ -35,9 +36,9 @@ def log_in(client: Client, user: str = FRONT_USER, password: str = "") -> Any:
     )
 
 
-def opened(world: World) -> Client:
+def opened(world: World, **capabilities: bool) -> Client:
     client = connected(world, front="f1", own=True)
-    assert isinstance(log_in(client), methods.ConnectionTune)
+    assert isinstance(log_in(client, **capabilities), methods.ConnectionTune)
     client.send(0, methods.ConnectionTuneOk(channel_max=10, frame_max=131072, heartbeat=0))
     assert isinstance(client.ask(0, methods.ConnectionOpen(virtual_host="/")), methods.ConnectionOpenOk)
     assert isinstance(client.ask(1, methods.ChannelOpen()), methods.ChannelOpenOk)
@@ -86,3 +87,31 @@ def test_only_the_broker_puts_something_into_its_outbox_and_only_fronts_take_it_
     world = World()
     close = world.open().ask(1, method)
     assert isinstance(close, methods.ChannelClose) and close.reply_code == 403
+
+
+def test_a_front_that_knows_of_turns_hears_its_own_when_it_subscribes() -> None:
+    world = World()
+    world.broker.turns.begin("c1", 7)
+    front = opened(world, **{CAPABILITY: True})
+    front.ask(1, methods.QueueDeclare(queue="q", durable=True))
+    heard = [turn_in(front.ask(1, methods.BasicConsume(queue="q")).consumer_tag) for _ in range(2)]
+    assert heard == [Turn("c1", 7, 1), Turn("c1", 7, 2)]
+
+
+@pytest.mark.parametrize("who", ["a front that knows of none", "a client"])
+def test_nobody_else_has_a_turn(who: str) -> None:
+    world = World()
+    client = world.open() if who == "a client" else opened(world)
+    client.ask(1, methods.QueueDeclare(queue="q", durable=True))
+    assert client.ask(1, methods.BasicConsume(queue="q")).consumer_tag.startswith("amq.ctag-")
+
+
+@pytest.mark.parametrize(
+    ("facts", "offered"), [({}, False), ({"front": "f1"}, False), ({"front": "f1", "own": True}, True)]
+)
+def test_turns_are_offered_to_fronts_that_come_for_themselves(facts: dict[str, Any], offered: bool) -> None:
+    world = World()
+    front_end = Amqp091(world, PeerInfo("front", 1, **facts))
+    client = world.clients[front_end] = Client(world, front_end)
+    client.write(PROTOCOL_HEADER)
+    assert (CAPABILITY in client.read().server_properties["capabilities"]) is offered

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from unit.broker.channel import TestChannel
 from unit.frontend.harness import PERSISTENT
 from unit.member.world import Group
 
+from tidemark.broker.publishing import Published
 from tidemark.broker.streams.commit import Batch, Put
 from tidemark.model.rows import Row, RowBatch
+from tidemark.model.wiring import FRONT_USER
 from tidemark.wire.amqp091.methods import (
     BasicAck,
     BasicCancel,
@@ -152,3 +155,35 @@ def test_a_leader_whose_lease_has_run_out_confirms_nothing_until_it_is_back(grou
     leader.member.lease(group.ticks_ms + 100_000)
     group.settle()
     assert [type(each) for each in client.read_all()] == [BasicAck]
+
+
+def test_the_turns_that_the_next_leader_gives_are_higher(group: Group) -> None:
+    given = []
+    for _ in range(3):
+        leader = group.leader
+        given += [leader.node.broker.turns.next() for _ in range(2)]
+        group.fail_over()
+        group.restart(leader.name)
+        group.until_ready()
+    numbers = [(turn.reign, turn.count) for turn in given]
+    assert numbers == sorted(set(numbers))
+    assert {turn.of for turn in given} == {group.leader.member.view.cluster}
+
+
+def test_the_next_leader_refuses_what_comes_of_a_former_turn(group: Group) -> None:
+    group.leader.open().declare("q", durable=True)
+    assert _move(group, 2, b"newer").refused == []
+    group.settle()
+
+    group.fail_over()
+    assert _move(group, 1, b"older").refused == [0]
+    assert _move(group, 2, b"newest").refused == []
+
+
+def _move(group: Group, turn: int, body: bytes) -> Published:
+    """A front moves this on to q."""
+    session = group.leader.node.broker.open_session(
+        "/", FRONT_USER, None, "front", by_front=True, own=True, turns=True
+    )
+    headers = {"x-tidemark-to": ["q"], "x-tidemark-turn": ["main", "q", "c", 1, turn, 1]}
+    return TestChannel(session).publish("", body, headers=headers, delivery_mode=2)

@@ -64,6 +64,7 @@ class Wire:
             world, PeerInfo("127.0.0.1", port, "127.0.0.1", 5672, front=by, own=link.owner.peer.own)
         )
         self._world = world
+        self._held = False
         self._to_broker = self._to_front = b""
         world.clients[self.front_end] = self  # type: ignore[assignment]
 
@@ -78,11 +79,20 @@ class Wire:
     def flush(self) -> None:
         """Bytes to the broker."""
         self._to_broker += b"".join(self.link.output())
-        if not self.cut and self._to_broker:
+        if not self.cut and not self._held and self._to_broker:
             used = self.front_end.receive(memoryview(self._to_broker))
             self._to_broker = self._to_broker[used:]
-        if self.link.closed:
+        if self.link.closed and not self._held:
             self.hang_up()
+
+    def hold(self) -> None:
+        """Bytes to the broker take long from now on, and so does the end of the link."""
+        self._held = True
+
+    def let_go(self) -> None:
+        """They arrive."""
+        self._held = False
+        self.flush()
 
     def notice(self) -> None:
         """Whether the broker has hung up."""

@@ -19,7 +19,7 @@ from tidemark.errors import PreconditionFailed
 from tidemark.model.wiring import FRONT_USER, QueueSpec
 from tidemark.router import mover as machine
 from tidemark.router.link import Link, method_of
-from tidemark.router.mover import Mover, Target
+from tidemark.router.mover import End, Mover, Source, Target
 from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091 import methods
 from tidemark.wire.amqp091.cutter import PASSED, Piece
@@ -405,6 +405,101 @@ def test_two_fronts_share_the_work_and_one_takes_over_from_the_other(moving: Mov
         moving.turn()
     assert second.moved == 100
     assert set(bodies(moving.fast, "q")) == {b"%d" % number for number in range(100)}
+
+
+def link_of(moving: Moving, mover: Mover, kind: type[End], group: str) -> Link:
+    [found] = [
+        link
+        for link in moving.links
+        if link.group == group and isinstance(link.owner, kind) and link.owner.peer is mover.peer
+    ]
+    return found
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_what_a_front_has_on_its_way_when_another_goes_on_does_not_come_behind_it(
+    moving: Moving, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without turns, with a leader that gives none, an order may be broken, and nothing is lost."""
+    if not known:
+        monkeypatch.setattr(machine, "turn_in", lambda _: None)
+    moving.declare("q")
+    second = Mover(moving.front, "second")
+    at_main(moving, "q", b"0")
+    moving.turn()
+    link = link_of(moving, moving.mover, Target, "fast")
+    moving.front.wires[link].hold()
+    at_main(moving, "q", b"1", b"2")
+    second.told(MAIN, "/", "q")
+    moving.turn()
+    assert moving.mover.statistics()["held"] == 2, "they are on their way"
+
+    source = link_of(moving, moving.mover, Source, MAIN)
+    moving.front.wires[source].hang_up()
+    source.receive_eof()
+    moving.turn()
+    at_main(moving, "q", b"3")
+    moving.turn()
+    moving.front.wires[link].let_go()
+    moving.turn()
+
+    assert second.moved == 3
+    late = [] if known else [b"1", b"2"]
+    assert bodies(moving.fast, "q") == [b"0", b"1", b"2", b"3", *late]
+
+
+def test_what_was_sent_on_a_link_that_is_lost_does_not_come_behind_what_is_sent_again(moving: Moving) -> None:
+    """The turn goes on, as the letters are still on their way to another group."""
+    client = dying(moving)
+    moving.declare("there")
+    client.declare("here", durable=True)
+    for queue in ("here", "there"):
+        client.ask(1, methods.QueueBind(queue=queue, exchange="dead", routing_key="#"))
+    client.publish(1, "dying", b"0", properties=PERSISTENT)
+    moving.turn()
+    lost, other = (link_of(moving, moving.mover, Target, group) for group in (MAIN, "fast"))
+    for link in (lost, other):
+        moving.front.wires[link].hold()
+    client.publish(1, "dying", b"1", properties=PERSISTENT)
+    moving.turn()
+    lost.lose("it has been silent for too long")  # the leader has not heard of it
+
+    moving.pass_s(2)
+    client.publish(1, "dying", b"2", properties=PERSISTENT)
+    moving.pass_s(1)
+    moving.front.wires[lost].let_go()
+    moving.turn()
+    assert bodies(moving.main, "here") == [b"0", b"1", b"2"]
+
+
+def test_a_leader_that_does_not_know_of_turns_is_told_none(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Link, "capable_of", lambda *_: False)
+    moving.declare("q")
+    at_main(moving, "q", b"1")
+    moving.turn()
+    content = moving.fast.open().ask(1, methods.BasicGet(queue="q", no_ack=True))
+    assert content.body == b"1" and content.properties.headers is None
+    assert len(moving.fast.broker.streams.fences) == 0
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_a_turn_that_a_client_claims_means_nothing(
+    moving: Moving, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not known:
+        monkeypatch.setattr(machine, "turn_in", lambda _: None)
+    moving.declare("q")
+    headers = {"x-tidemark-turn": ["main", "q", "", 1 << 40, 1, 1], "h": 1}
+    properties = encode_properties(Properties(headers=headers, delivery_mode=2))
+    at_main(moving, "q", b"1", properties=properties)
+    moving.turn()
+    moving.front.open().publish(1, "q", b"2", properties=properties)
+    at_main(moving, "q", b"3")
+    moving.turn()
+    assert bodies(moving.fast, "q") == [b"1", b"2", b"3"]
+    assert len(moving.fast.broker.streams.fences) == known
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
     mark/<number>/<consumer>       where a consumer is (`marks`)
     pin/<number>/<name>            a snapshot that stays (`pins`)
     producer/<vhost>/<user>/<id>   the last batch of a producer (`producers`)
+    fence/<number>/<group>/<queue> the last turn in which messages were moved on from there (`fences`); of any queue
 
 It is an ordinary keyed stream with a reserved number and no name: the newest entry buries the older ones,
 compaction and recovery know nothing of it. Bodies are JSON, so that a later version can add to them. A change

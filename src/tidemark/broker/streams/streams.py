@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidemark.broker.core import NEVER
+from tidemark.broker.streams.fences import Fences
 from tidemark.broker.streams.leases import GRACE_MS, Leases
 from tidemark.broker.streams.positions import (
     Histories,
@@ -54,6 +55,7 @@ class Streams:
         """Keys are hashed with it, so that nobody can make two that fall together."""
         self.state = State(broker.arena, broker.journal, self.secret)
         self.producers = Producers(self.state, broker.config.producers_max)
+        self.fences = Fences(self.state)
         self.room = Room(broker.config.batch_bytes_max)
         """Of commits that are being read."""
         self.leases = Leases()
@@ -185,6 +187,12 @@ class Streams:
         if self.leads and changes:
             self.write(changes, self.broker.now_ms)
 
+    def forget_fences(self, queue: int) -> None:
+        """The queue with this number is deleted. Raises StoreError, as `forget`."""
+        changes = self.fences.forget(queue)
+        if self.leads and changes:
+            self.write(changes, self.broker.now_ms)
+
     def grow(self, stream: Stream, shards: int) -> int:
         """Let the stream have more shards. Returns the sequence of the catalog to wait for.
 
@@ -240,6 +248,9 @@ class Streams:
             return True
         number, _, rest = rest.partition("/")
         stream: Any = self.broker.queues.get(int(number))
+        if kind == "fence" and stream is not None:
+            self.fences.restored(stream.number, rest, body, seq)
+            return True
         if stream is None or not stream.keeps:
             return False
         if kind == "stream":

@@ -710,7 +710,7 @@ class Channel:
     def _consume(self, method: BasicConsume) -> None:
         queue = self._queue_named(method.queue)
         self._check_shown(queue)
-        tag = method.consumer_tag or self._services.broker.generated_name("amq.ctag-")
+        tag = method.consumer_tag or self._session.new_tag()
         if tag in self._consumers:
             raise NotAllowed(reason=f"attempt to reuse consumer tag '{tag}'")
         if len(self._consumers) >= self._services.config.consumers_max:

@@ -42,6 +42,7 @@ from tidemark.frontend.amqp091.opening import TRUSTED, UNREAD_FACTOR, login_refu
 from tidemark.frontend.amqp091.replies import NAMES, reply_text
 from tidemark.frontend.services import ConnectionStatistics, Login, PeerInfo, Services, Verdict
 from tidemark.model.runs import PublishRun
+from tidemark.model.turns import CAPABILITY as TURNS
 from tidemark.model.wiring import FRONT_USER, LIVES, MAIN
 from tidemark.wire.amqp091.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER
 from tidemark.wire.amqp091.handshake import ProtocolHeader, header_fits
@@ -128,7 +129,8 @@ class Amqp091:
         self._connected_ms = services.now_ms
         self._scanner = Scanner(self.frame_max, config.message_bytes_max, 0)
         known = (PLAIN, AMQPLAIN) if peer.certificate_name is None else (PLAIN, AMQPLAIN, EXTERNAL)
-        self._handshake = server_handshake(config, self.frame_max, known, (LIVES,) if peer.front else ())
+        more = (LIVES,) * bool(peer.front) + (TURNS,) * peer.own
+        self._handshake = server_handshake(config, self.frame_max, known, more)
         self._has_session = False
         self._channels: dict[int, Channel] = {}
         self._paused: dict[Channel, None] = {}
@@ -350,6 +352,7 @@ class Amqp091:
             str(self.peer),
             by_front=bool(self.peer.front),
             own=self.peer.own,
+            turns=agreed.capable_of(TURNS),
         )
         self._has_session = True
         reply = self._handshake.accept()
