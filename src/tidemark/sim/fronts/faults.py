@@ -5,7 +5,7 @@ Invariant: as there, a fault is a function of the world as it is and of its own 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -13,6 +13,7 @@ from tidemark.model.wiring import MAIN
 from tidemark.sim.cluster import faults
 from tidemark.sim.cluster.checkers import queues
 from tidemark.sim.cluster.faults import _cut, _for
+from tidemark.sim.cluster.network import Link
 from tidemark.sim.fronts.feeds import FEED
 from tidemark.sim.fronts.front import Front
 from tidemark.sim.fronts.leader import FRONT, OWN, Leader
@@ -124,6 +125,81 @@ def slow_feed(world: FrontsWorld, dice: Random) -> None:
     world.timeline.after(wait_us, lambda: main.mute(False))
 
 
+def hand_over(world: FrontsWorld, dice: Random) -> None:
+    """A front loses main while what it has sent to the groups takes long: another goes on before that is there."""
+    factor, sends_us = dice.choice((300, 1000, 3000)), _for(dice, 1, 2, 5)
+
+    def begin(front: Front) -> None:
+        world.say(front.name, "is %d times as slow to the groups, and loses main", factor)
+        ways = [(front.name, group) for group in world.groups]
+        world.network.slow |= dict.fromkeys(ways, factor)
+
+        def lose_main() -> None:
+            for way in ways:
+                world.network.slow.pop(way, None)
+            for link in _own_links(world, front, (MAIN,)):
+                link.tear()
+
+        world.timeline.after(sends_us, lose_main)
+
+    _when_one_moves(world, begin)
+
+
+def stale_front(world: FrontsWorld, dice: Random) -> None:
+    """Main gives up a front, which does not hear of it and cannot reach the groups. When it can, another has gone on, and the
+    leaders that knew of that have failed."""
+    away_us, deaf_us = _for(dice, 300, 700, 1500), _for(dice, 2000, 3000, 5000)
+
+    def begin(front: Front) -> None:
+        world.say(front.name, "is given up by main and does not hear it for %d ms", deaf_us // 1000)
+        for end in [end for link in _own_links(world, front, world.groups) for end in link.ends]:
+            end.lose()
+        _cut(world, [(front.name, group) for group in world.groups], away_us)
+        for end in [end for link in _own_links(world, front, (MAIN,)) for end in link.ends]:
+            if end.name == MAIN:
+                end.lose()
+            else:
+                world.timeline.after(deaf_us, end.lose)
+        world.timeline.after(away_us - 100_000, fail)
+
+    def fail() -> None:
+        for machine in (world.machines[group] for group in world.groups):
+            if machine.running:
+                world.say(machine.name, "fails for a moment")
+                machine.die(power=machine.dice.random() < 0.5)
+                faults.start_later(machine, 50_000)
+
+    _when_one_moves(world, begin)
+
+
+def _when_one_moves(world: FrontsWorld, then: Callable[[Front], None]) -> None:
+    """Do it to a front that is about to send messages of main to their groups."""
+    until_us = world.timeline.now_us + 400_000
+
+    def look() -> None:
+        moving = [front for front in world.fronts.values() if front.running and _holds(front)]
+        if moving:
+            then(moving[0])
+        elif world.timeline.now_us < until_us:
+            world.timeline.after(100, look)
+
+    look()
+
+
+def _holds(front: Front) -> bool:
+    """Whether it has messages of main that are not safe elsewhere yet."""
+    return any(source.held for (group, _), source in front.mover._sources.items() if group == MAIN)
+
+
+def _own_links(world: FrontsWorld, front: Front, groups: Sequence[str]) -> list[Link]:
+    """Over which the front takes messages of these groups, or brings them there."""
+    return [
+        link
+        for link in world.network.links
+        if link.kind == OWN and any(link.between(front.name, group) for group in groups)
+    ]
+
+
 def freeze_between(world: FrontsWorld, dice: Random) -> None:
     """A front stands still when a group has just deleted a queue, and main is about to."""
     wait_us = _for(dice, 1200, 1800, 2500)
@@ -177,6 +253,8 @@ OF_FRONTS: dict[str, tuple[int, Fault]] = {
     "tear_front": (8, tear_front),
     "slow_front": (4, slow_front),
     "slow_feed": (4, slow_feed),
+    "hand_over": (4, hand_over),
+    "stale_front": (3, stale_front),
     "tear_clients": (3, tear_clients),
     "freeze_between": (4, freeze_between),
 }

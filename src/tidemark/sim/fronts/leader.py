@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from tidemark.broker.feed import WiringFeed
 from tidemark.frontend.services import PeerInfo
 from tidemark.model.peers import Name
-from tidemark.sim.cluster.checkers import queues
 from tidemark.sim.cluster.machine import Machine, Shell
 from tidemark.sim.cluster.network import End
 from tidemark.sim.fronts.feeds import FEED, FeedEnd
@@ -48,8 +47,6 @@ class Leader(Machine):
                 self.network.listen(kind, self.name, self._door)
 
     def die(self, *, power: bool) -> None:
-        if self.running:
-            self._hand_over()
         for kind in KINDS:
             self.network.listen(kind, self.name, None)
         ends, self.feed_ends = list(self.feed_ends), {}
@@ -112,15 +109,7 @@ class Leader(Machine):
             self._receive(shell)
 
     def _lost(self, end: End, gone: bool) -> None:
-        if end.kind == OWN:
-            self._hand_over()
         if end.kind != FEED:
             super()._lost(end, gone)
         elif end in self.feed_ends:
             self.feed_ends[end].close()
-
-    def _hand_over(self) -> None:
-        """What a front was moving on goes to whichever comes next; the first may not have heard of it."""
-        for queue in queues(self.node).values():
-            if not queue.keeps and queue.passing and queue.acquired:
-                self.world.handed_over.add(queue.name)

@@ -10,6 +10,7 @@ from typing import Any
 
 from tidemark.broker.incarnations import Gone
 from tidemark.broker.session import Session
+from tidemark.broker.streams.fences import Fences
 from tidemark.broker.wiring_copy import FreshCopy
 from tidemark.router import naming
 from tidemark.router.channel import Channel
@@ -69,6 +70,16 @@ def forgets_what_was_on_its_way(set_: Set) -> None:
         lost(self, why)
 
     set_(Target, "lost", forget)
+
+
+def lets_a_former_turn_in(set_: Set) -> None:
+    """What a front had sent before another followed it is taken when it comes."""
+    set_(Fences, "keeps_out", lambda *_: False)
+
+
+def forgets_turns_when_it_starts(set_: Set) -> None:
+    """A leader does not know what turns the one before it had seen."""
+    set_(Fences, "restored", lambda *_: None)
 
 
 def goes_on_without_a_group(set_: Set) -> None:
@@ -210,6 +221,20 @@ PLANTED: dict[str, Plant] = {
         30,
         "moved",
         LEADERS,
+    ),
+    "no-fence": _plant(
+        "what comes late of a front that another has followed is taken",
+        lets_a_former_turn_in,
+        10,
+        "piled",
+        ("hand_over",),
+    ),
+    "fence-forgotten": _plant(
+        "a leader that starts takes what its former self would have refused",
+        forgets_turns_when_it_starts,
+        20,
+        "piled",
+        ("stale_front",),
     ),
     "front-forgets": _plant(
         "a front takes what is in doubt for confirmed", goes_on_without_a_group, 20, "spread", LEADERS

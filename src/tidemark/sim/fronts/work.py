@@ -2,6 +2,7 @@
 
 * `spread`: publishers through fronts to queues of several groups at once; consumers of all of them on one channel.
 * `moved`: publishers at main's own port, to queues that live elsewhere.
+* `piled`: one publisher at main's own port, to a queue that lives elsewhere and that nobody takes from.
 * `tight`: letters for a queue that refuses what it has no room for.
 * `letters`: a consumer that rejects what it does not want; the letters cross groups.
 * `keyed`: versions of keys in partitioned streams, through one front or through main's own port.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -31,9 +33,6 @@ from tidemark.wire.amqp091 import methods
 from tidemark.wire.amqp091.frames import encode_content
 from tidemark.wire.amqp091.methods import Method, encode_method
 
-HANDOVER_KEEPS_ORDER = False
-"""What a front has sent to a group is not called back when another front goes on with the stand-in: it may arrive behind newer
-versions, which it then buries. With True, `--seed 380 --steps 40 --work keyed --about cut_front,kill_front,tear_front` shows it."""
 TIGHT_MAX = 8
 """How often `tight` publishes: it takes a second until what was refused is tried again."""
 
@@ -257,6 +256,29 @@ class Moved(Work):
         ]
 
 
+class Piled(Work):
+    """What is in the queue in the end tells in which order all of it came there, what came twice too."""
+
+    def begin(self) -> None:
+        self.queues = ("pile",)
+        self.world.ways["piler"] = (MAIN,)
+        wiring = [queue("pile", self.world.group(0))]
+        self.publishers = [Sender(self.world, self.books, "piler", "", "pile", self.queues, wiring)]
+
+    def check(self, found: Found) -> None:
+        super().check(found)
+        last = {_name(body): place for place, body in enumerate(found.at("pile"))}
+        rows: dict[bytes, list[tuple[int, int]]] = {}
+        for name, place in last.items():
+            _, number, attempt = name.split(b"/")
+            rows.setdefault(attempt, []).append((int(number), place))
+        for row in rows.values():
+            for (first, place), (second, behind) in pairwise(sorted(row)):
+                if place > behind:
+                    raise BrokenPromise(f"number {first} comes last behind the last of number {second}")
+        self.world.count("piled", len(last))
+
+
 class Tight(Work):
     """Queues that refuse what they have no room for: what is moved on waits, and keeps its order."""
 
@@ -396,24 +418,20 @@ class Keyed(Work):
             (name,) = publisher.queues
             streams = [f"{name}-{number}" for number in range(2)]
             rows = {key: value for stream in streams for key, value in found.streams[stream].items()}
-            older = not HANDOVER_KEEPS_ORDER and not self.world.handed_over.isdisjoint(streams)
-            for key, (possible, must) in self._possible(publisher, name, older).items():
+            for key, (possible, must) in self._possible(publisher, name).items():
                 if rows.get(key) not in possible and (must or key in rows):
                     value, *names = (_name(body) for body in (rows.get(key, b""), *possible))
                     raise BrokenPromise(f"{key!r} of {name} is {value!r}; it can be one of {names}")
             self.world.count("keys", len(rows))
 
-    def _possible(
-        self, publisher: Publisher, name: str, older: bool
-    ) -> dict[bytes, tuple[list[bytes], bool]]:
-        """By key: the bodies that may be its newest, and whether there must be one. `older`: any will do."""
+    def _possible(self, publisher: Publisher, name: str) -> dict[bytes, tuple[list[bytes], bool]]:
+        """By key: the bodies that may be its newest, and whether there must be one."""
         found: dict[bytes, tuple[list[bytes], bool]] = {}
         for copy in self.books.copies.values():
             if copy.queue == name:
                 key = publisher.key_of(int(copy.name.split(b"/")[1])).encode()
                 bodies, must = found.get(key, ([], False))
-                keep = older or not copy.confirmed
-                found[key] = [*(bodies if keep else ()), copy.body], must or copy.confirmed
+                found[key] = [*(() if copy.confirmed else bodies), copy.body], must or copy.confirmed
         return found
 
 
@@ -771,6 +789,7 @@ class Fresh(Work):
 WORK: dict[str, Callable[[FrontsWorld, int], Work]] = {
     "spread": Spread,
     "moved": Moved,
+    "piled": Piled,
     "tight": Tight,
     "letters": Letters,
     "keyed": Keyed,

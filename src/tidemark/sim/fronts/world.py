@@ -37,8 +37,6 @@ class FrontsWorld(World):
         self.addresses = FRONTS
         self.ways: dict[Name, tuple[Name, ...]] = {}
         """Of clients that do not use all fronts: where they connect."""
-        self.handed_over: set[str] = set()
-        """Stand-ins and outboxes that went from one front to the next while messages of theirs were on their way."""
         self.harmed_us: int | None = None
         """When something last went wrong."""
 
