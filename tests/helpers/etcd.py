@@ -83,6 +83,8 @@ class Etcd:
     def pause(self) -> None:
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
+        # Its threads may run on for a moment, and answer what comes in it.
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         assert self.process is not None
