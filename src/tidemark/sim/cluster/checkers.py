@@ -205,7 +205,11 @@ class Checker:
         if leader.journal.last_seq > leader.store.ends.journal:
             return "an acknowledgement waits for others to be written with"
         safe = leader.safe
-        return None if safe == ends[machines[0].name] else f"{safe} is complete, the logs end at {ends}"
+        if safe != ends[machines[0].name]:
+            return f"{safe} is complete, the logs end at {ends}"
+        # Who said so last may have said it over a link that was broken already.
+        late = [machine.name for machine in machines if machine.node.safe != safe]
+        return f"{', '.join(late)} did not hear that {safe} is complete" if late else None
 
     def look_at_end(self, work: dict[str, Any]) -> None:
         if self.world.mode != ALONE:
