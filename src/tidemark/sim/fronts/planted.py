@@ -12,12 +12,11 @@ from tidemark.broker.incarnations import Gone
 from tidemark.broker.session import Session
 from tidemark.broker.streams.fences import Fences
 from tidemark.broker.wiring_copy import FreshCopy
-from tidemark.router import naming
 from tidemark.router.channel import Channel
 from tidemark.router.confirms import Answer, Confirms
 from tidemark.router.connection import Router
 from tidemark.router.link import Link
-from tidemark.router.mover import Lane, Mover, Part, Source, Target
+from tidemark.router.mover import Lane, Mover, Part, Target
 from tidemark.router.wiring import MAIN
 from tidemark.sim.cluster.planted import Plant, Set
 from tidemark.sim.cluster.run import FRONTS
@@ -180,12 +179,6 @@ def ends_whatever_there_is(set_: Set) -> None:
     set_(Session, "end_queue", end_any)
 
 
-def moves_into_any_life(set_: Set) -> None:
-    """What is moved on does not say which life of its queue it is for, and whose it is is not looked at."""
-    set_(naming, "life_entry", lambda _: b"")
-    set_(Source, "is_another", lambda *_: False)
-
-
 def _plant(
     about: str, plant: Callable[[Set], None], seeds: int, work: str, faults: tuple[str, ...] = ()
 ) -> Plant:
@@ -249,21 +242,14 @@ PLANTED: dict[str, Plant] = {
         "a front routes by wiring that may be stale", routes_by_what_may_be_stale, 5, "fresh", ("slow_feed",)
     ),
     "forgotten-tombstone": _plant(
-        "a group forgets which lives of a queue are over", forgets_the_dead, 12, "churn", ("freeze_between",)
+        "a group forgets which lives of a queue are over", forgets_the_dead, 15, "churn", ("freeze_between",)
     ),
     "any-life": _plant(
         "main deletes a name that has begun another life",
         ends_whatever_there_is,
-        12,
-        "churn",
-        ("freeze_between",),
-    ),
-    "moved-into-another": _plant(
-        "what is moved on gets into whichever queue has the name",
-        moves_into_any_life,
-        200,
+        10,
         "rivals",
-        ("freeze_between", "slow_front", "freeze_front"),
+        ("freeze_between",),
     ),
     "no-return": _plant("what finds no queue is not returned", keeps_returns_to_itself, 10, "fresh"),
     "late-return": _plant("a return comes behind the confirm", confirms_before_it_returns, 10, "fresh"),
