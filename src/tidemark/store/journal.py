@@ -50,6 +50,8 @@ from tidemark.store.units import JournalUnits
 SMALLEST_RECORD = records.HEAD_BYTES
 FIRST_BYTES = 4 << 20
 """The first segment of a start is small, so that starting is quick."""
+HURRIED_BYTES = 8 << 20
+"""So is one that was not prepared in time: syncs take longer in it."""
 RECOVERY_CACHE_BYTES = 16 << 20
 """Messages that a start reads stay in memory up to this: fresh memory takes longer than reading them again later."""
 HELD = 1 << 62
@@ -368,15 +370,20 @@ class Journal(Writer):
             self.pager.remove(number)
 
     def _open_extent(self, need: int) -> None:
-        segment = self.segments[-1]
-        if segment.sealed or need > segment.size - segment.used - FRAME_BYTES:
-            segment = self._roll(need)
+        segment = self._roll(need) if self._is_behind(need) else self.segments[-1]
         room = segment.size - segment.used - FRAME_BYTES
         self.open_extent(min(max(need, self.extent_bytes), room), FRAME_BYTES)
         self._frame_start = 0
         self._place = Place(segment, segment.used, 0, self._previous)
         segment.extents.append(self.number)
         self.pager.add(self.number, self._place, resident=True)
+
+    def _is_behind(self, need: int) -> bool:
+        """Whether the next extent is not for the segment that we are in."""
+        segment = self.segments[-1]
+        # Syncs are shorter in a segment with zeros. Who is filled waits for none, and uses all the room.
+        has_better = segment.reserved and self._next is not None and self._filled_bytes is None
+        return segment.sealed or has_better or need > segment.size - segment.used - FRAME_BYTES
 
     def _roll(self, need: int) -> Segment:
         """Go on in a new segment.
@@ -394,7 +401,10 @@ class Journal(Writer):
             # Nothing was prepared, so everybody waits for the file. Zeros would be written while nothing is read,
             # and what fills segments faster than they are prepared comes in large groups, of which few are synced.
             usual = min(self.config.segment_bytes, 2 * self.segments[-1].size)
+            if self._filled_bytes is None:
+                usual = min(usual, HURRIED_BYTES)
             following = self._new_segment(max(usual, least))
+            following.reserved = True
             reserved = self.files.has_reserve
             try:
                 self.files.make(following, reserve=True, at_once=True)
@@ -831,9 +841,8 @@ class Journal(Writer):
         if self.used - self._frame_start < FRAME_BYTES:
             # The extent is full. If the segment is, too, the END frame tells the place, once the next is there.
             # In a group a segment that is not the first has records, so that the log's end is always known.
-            need, active = FRAME_BYTES + SMALLEST_RECORD, self.segments[-1]
-            full = need > active.size - active.used - FRAME_BYTES
-            if full and (self._next is None or self._grouped):
+            need = FRAME_BYTES + SMALLEST_RECORD
+            if self._is_behind(need) and (self._next is None or self._grouped):
                 return
             self._close_extent()
             self._open_extent(need)
@@ -848,8 +857,10 @@ class Journal(Writer):
             if not self.files.has_reserve:
                 self.files.fill_reserve()
             # A journal that little goes into stays small: a segment is twice as large as the one before.
-            size = min(self.config.segment_bytes, max(2 * active.size, FIRST_BYTES))
-            wanted = self._next is None and active.used > active.size // 4 and self._filled_bytes is None
+            largest = max(segment.size for segment in self.segments[-2:])
+            size = min(self.config.segment_bytes, max(2 * largest, FIRST_BYTES))
+            soon = active.reserved or active.used > active.size // 4
+            wanted = self._next is None and soon and self._filled_bytes is None
             if wanted and self.files.prefill(size):
                 segment = self._new_segment(size)
                 segment.prepared = True

@@ -114,6 +114,8 @@ class Segment:
     """The checksum of its head."""
 
     used: int = HEAD_BYTES
+    reserved: bool = False
+    """It has room, and no zeros were written there: a sync of what is new takes up to twice as long."""
     sealed: bool = False
     """Its END frame is written."""
     ticket: int = 0

@@ -294,6 +294,32 @@ def test_a_journal_that_follows_keeps_what_it_may_and_prepares_files(monkeypatch
     assert "prepare" in made
 
 
+def test_a_journal_that_was_filled_goes_on_in_a_segment_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    life, _ = filled(monkeypatch, being_filled=True)
+    journal = life.store.journal
+    assert journal.segments[-1].reserved
+    journal.fill(False)
+    while journal._next is None:
+        journal._prepare()
+    before, left = len(journal.segments), journal.segments[-1]
+    assert left.size - left.used > 2 * CONFIG.extent_bytes, "it could go on where it is"
+    source = working(messages=460)
+    for unit in units(source.store, Log.JOURNAL):
+        if unit.last > life.store.ends.journal:
+            life.adopt(Log.JOURNAL, unit.payload, 0)
+    synced(life.store)
+    assert len(journal.segments) == before + 1 and left.sealed
+    assert not journal.segments[-1].reserved
+    assert sequences(units(life.store, Log.JOURNAL)) == sequences(units(source.store, Log.JOURNAL))
+
+
+def test_a_segment_that_was_not_prepared_in_time_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.store.journal.HURRIED_BYTES", CONFIG.segment_bytes // 4)
+    process = working(messages=400)
+    sizes = {segment.size for segment in process.store.journal.segments if segment.reserved}
+    assert sizes == {CONFIG.segment_bytes // 4}
+
+
 def test_what_was_in_memory_before_a_journal_was_filled_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     life, _ = filled(monkeypatch, being_filled=False)
     before = life.arena.resident_bytes
