@@ -111,14 +111,19 @@ class Operator:
             return False
         if self.world.up_to_date(machine.name):
             return True
-        return self.world.calm() and any(
-            self._answers(other) and self.world.up_to_date(other.name)
-            for other in self.world.machines.values()
-        )
+        return self.world.calm() and any(self.knows_better(other) for other in self.world.machines.values())
+
+    def knows_better(self, machine: Machine) -> bool:
+        """Whether it can tell another that was left out, and will not be fenced before that."""
+        return self._answers(machine) and not self._suspect(machine) and self.world.up_to_date(machine.name)
+
+    def _suspect(self, machine: Machine) -> bool:
+        """Whether it may lead, as far as this operator knows."""
+        return machine.running and self._may_lead.get(machine.name) == machine.life
 
     def _fence_others(self, spared: tuple[Machine, ...]) -> None:
         for other in self.world.machines.values():
-            if other not in spared and self._may_lead.get(other.name) == other.life and other.running:
+            if other not in spared and self._suspect(other):
                 self.fence(other)
 
     def fence(self, machine: Machine) -> None:
@@ -266,8 +271,7 @@ def promote_left_out(world: World, dice: Random) -> None:
     def heal() -> None:
         for way in ways:
             world.network.heal(*way)
-        others = [one for one in world.machines.values() if one not in (machine, leader)]
-        knows = [one for one in others if operator._answers(one) and world.up_to_date(one.name)]
+        knows = [one for one in world.machines.values() if operator.knows_better(one)]
         left_out = operator._answers(machine) and not world.up_to_date(machine.name)
         if left_out and knows and world.calm() and _idle(world) is not None:
             operator._fence_others((machine,))
