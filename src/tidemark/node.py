@@ -194,16 +194,17 @@ class Node:
                 self._restorer = Restorer(self.arena, self.broker.journaled)
             self._restorer.frame(*self.store.adopt_records(payload, self.now_ms))
 
-    def take_over(self, history: str, now_ms: int) -> Takeover:
+    def take_over(self, history: str, now_ms: int, line: int = 0) -> Takeover:
         """Lead: a new history begins in both logs. Clients are served when all up to here is safe (`serve`).
 
-        The store has been told the epoch.
+        The store has been told the epoch. `line` is the epoch that last began with what stores were left, not with what was
+        confirmed: earlier ones may have gone further than those that follow it.
         """
         self.at(now_ms)
         self._restorer = None
         self.catalog.follower = ""
         status = self.store.files.status
-        self.broker.turns.begin(status.cluster, status.epoch)
+        self.broker.turns.begin(f"{status.cluster}.{line}", status.epoch)
         return self.store.take_over(history, now_ms)
 
     def settled(self) -> Ends | None:

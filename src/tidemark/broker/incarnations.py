@@ -30,7 +30,7 @@ ends that one, too, before he says that the queue is deleted.
 | the leader of the group dies after an end | an end is answered when it is safe: it is known to the next leader, or was not answered |
 | the leader of main dies after a renewal | the same; nobody is told a life before it is safe |
 | main is older than the group (it was restored, or begun anew) | main goes on behind the life that the group knows, and the queue keeps its messages |
-| somebody made the queue without saying its life | it is taken for the one that main has next, with its messages |
+| somebody made the queue without saying its life | it is taken for the one that main has next, with its messages; a stream is in none that is over |
 
 A queue is never emptied because of its number: what is in it was confirmed to somebody. So if a life that is over were begun after
 all, its messages would be seen in the next one. That takes a front that stands still while as many other queues as are
@@ -64,6 +64,11 @@ class Gone:
     def last(self, vhost: str, name: str) -> int:
         """No life up to this one may begin; 0: any may."""
         return self._last.get((vhost, name), 0)
+
+    def next(self, vhost: str, name: str) -> int:
+        """A life that is not over, if any is; 0: any will do."""
+        last = self.last(vhost, name)
+        return last + 1 if last else 0
 
     def ended(self, spec: QueueSpec) -> None:
         """A queue was deleted, or was not there to be."""

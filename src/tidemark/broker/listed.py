@@ -44,7 +44,8 @@ class Lists:
     """The lists that came over one channel."""
 
     def __init__(self, content: Content, turns: bool = False) -> None:
-        """`turns`: the front says in which turn it has taken what it moves on. From others that is a header like others."""
+        """`turns`: the front says in which turn it has taken what it moves on, and for which life of its queue that is. From
+        others these are headers like others: an older front lets through what a client says in them."""
         self._content = content
         self._turns = turns
         self._known: dict[bytes, Listed] = {}
@@ -74,7 +75,7 @@ class Lists:
             )
         queues = dict.fromkeys(_name(name, TO_HEADER) for name in names)
         exchange, key = (raw(_name(headers.pop(one, ""), one)) for one in (EXCHANGE_HEADER, KEY_HEADER))
-        life = headers.pop(LIFE_HEADER, 0)
+        life = headers.pop(LIFE_HEADER, 0) if self._turns else 0
         if not isinstance(life, int):
             raise PreconditionFailed(reason=f"the header '{LIFE_HEADER}' is no number")
         moved = _moved(headers.pop(TURN_HEADER)) if self._turns and TURN_HEADER in headers else None

@@ -366,8 +366,11 @@ class Session:
                 safe_at = broker.remember_gone(spec)
             return Ended(name, 0, 0, safe_at)
         if broker.group == MAIN:
-            life = found.spec.life if broker.lives_elsewhere(found) else 0
-            other = found.spec.life if life != incarnation else 0
+            # When its group is gone from the cluster the name is all there is, and may be meant as a queue of main.
+            meant = (
+                (found.spec.life, 0)[: 1 + (not broker.lives_elsewhere(found))] if found.spec.group else (0,)
+            )
+            other = found.spec.life if incarnation not in meant else 0
         else:
             other = found.spec.incarnation if found.spec.incarnation > incarnation else 0
         if other:

@@ -536,7 +536,7 @@ class Member:
                 **asdict(self.node.store.ends),
             )
         try:
-            self.node.take_over(lead.history, self._now_ms)
+            self.node.take_over(lead.history, self._now_ms, self.view.accepted)
         except StoreError as error:
             self._quit(f"this member was chosen to lead and cannot write: {error}")
             raise Stop from error

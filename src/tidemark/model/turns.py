@@ -25,7 +25,8 @@ class Turn:
     """The number of one front at one stand-in or outbox."""
 
     of: str
-    """Within what it can be compared: the cluster that the leader led, or the store of a broker that stands alone."""
+    """Within what it can be compared: the cluster that the leader led, since it last began with what stores were left; or the store of
+    a broker that stands alone."""
     reign: int
     """The epoch in which it led, or the how-manieth start it was."""
     count: int

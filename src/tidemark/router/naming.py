@@ -16,7 +16,7 @@ from tidemark.model.wiring import EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER, TO_H
 from tidemark.wire.amqp091.content import Amqp091Content
 from tidemark.wire.amqp091.tables import Table
 
-OURS = (TO_HEADER, EXCHANGE_HEADER, KEY_HEADER, TURN_HEADER)
+OURS = (TO_HEADER, EXCHANGE_HEADER, KEY_HEADER, LIFE_HEADER, TURN_HEADER)
 
 _CONTENT = Amqp091Content()
 _SIZE = struct.Struct(">I")

@@ -167,7 +167,7 @@ def test_the_turns_that_the_next_leader_gives_are_higher(group: Group) -> None:
         group.until_ready()
     numbers = [(turn.reign, turn.count) for turn in given]
     assert numbers == sorted(set(numbers))
-    assert {turn.of for turn in given} == {group.leader.member.view.cluster}
+    assert {turn.of for turn in given} == {f"{group.leader.member.view.cluster}.0"}
 
 
 def test_the_next_leader_refuses_what_comes_of_a_former_turn(group: Group) -> None:

@@ -8,6 +8,7 @@ import pytest
 from unit.frontend.harness import PERSISTENT, Client
 from unit.router.test_mover import ELSEWHERE, Moving, at_main, bodies
 
+from tidemark.broker.streams.session import StreamSession
 from tidemark.frontend.amqp091 import connection
 from tidemark.router.wiring import MAIN
 from tidemark.wire.amqp091 import methods
@@ -212,3 +213,44 @@ def test_to_a_leader_that_does_not_know_lives_all_is_said_as_before(
     assert there(moving) == []
     client.declare("q", durable=True, arguments=ELSEWHERE)
     assert there(moving) == [MAIN, "fast"]
+
+
+def test_a_delete_that_comes_late_leaves_a_stream_alone_that_was_declared_over_its_own_protocol(
+    moving: Moving,
+) -> None:
+    """That protocol says no life, but it is none that the group knows to be over."""
+    stream = {"x-queue-type": "stream"}
+    other, late, publisher = (moving.front.open() for _ in range(3))
+    other.declare("s", durable=True, arguments=ELSEWHERE | stream)
+    known = set(moving.front.wires)
+    late.publish(1, "s", b"first", properties=PERSISTENT)
+    moving.turn()
+    [wire] = [wire for link, wire in moving.front.wires.items() if link not in known and link.group == "fast"]
+    wire.hold()
+    late.send(1, methods.QueueDelete(queue="s"))
+    moving.turn()
+    other.ask(1, methods.QueueDelete(queue="s"))
+    for world in (moving.main, moving.fast):
+        session = world.broker.open_session("/", "guest", None, "test")
+        StreamSession(session, by_front=True).declare("s", ELSEWHERE)
+        moving.front.turn()
+    publisher.ask(1, methods.ConfirmSelect())
+    publisher.publish(1, "s", b"confirmed", properties=PERSISTENT)
+    moving.turn()
+    assert [type(one) for _, one in publisher.inbox] == [methods.BasicAck]
+
+    wire.let_go()
+    moving.pass_s(5)
+    made: Any = moving.fast.broker.vhosts["/"].queues["s"]
+    assert made.census()[0] == 1
+    at_main(moving, "s", b"moved")
+    moving.pass_s(5)
+    assert made.census()[0] == 2, "main counts on behind the life that the group gave it"
+
+
+def test_a_queue_whose_group_is_gone_from_main_is_deleted_through_a_front_that_still_has_it(
+    moving: Moving,
+) -> None:
+    moving.main.broker.other_groups = {}
+    assert moving.front.open().ask(1, methods.QueueDelete(queue="q")) == methods.QueueDeleteOk(0)
+    assert there(moving) == []

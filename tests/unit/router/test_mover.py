@@ -18,6 +18,7 @@ from tidemark.broker.streams.session import StreamSession
 from tidemark.errors import PreconditionFailed
 from tidemark.model.wiring import FRONT_USER, QueueSpec
 from tidemark.router import mover as machine
+from tidemark.router import naming
 from tidemark.router.link import Link, method_of
 from tidemark.router.mover import End, Mover, Source, Target
 from tidemark.router.wiring import MAIN
@@ -500,6 +501,46 @@ def test_a_turn_that_a_client_claims_means_nothing(
     moving.turn()
     assert bodies(moving.fast, "q") == [b"1", b"2", b"3"]
     assert len(moving.fast.broker.streams.fences) == known
+
+
+@pytest.mark.parametrize("life", [1 << 40, "abc"])
+def test_a_life_that_a_client_claims_means_nothing(moving: Moving, life: Any) -> None:
+    client = moving.front.open()
+    client.declare("q", durable=True, arguments=ELSEWHERE)
+    client.ask(1, methods.ConfirmSelect())
+    properties = encode_properties(Properties(headers={"x-tidemark-life": life, "h": 1}, delivery_mode=2))
+    at_main(moving, "q", b"1", properties=properties)
+    moving.turn()
+    client.publish(1, "q", b"2", properties=properties)
+    moving.turn()
+    at_main(moving, "q", b"3")
+    moving.pass_s(5)
+    assert bodies(moving.fast, "q") == [b"1", b"2", b"3"]
+
+
+def test_a_life_that_an_older_front_lets_through_means_nothing(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = tuple(name for name in naming.OURS if name != "x-tidemark-life")
+    monkeypatch.setattr(naming, "OURS", ours)
+    moving.declare("q")
+    properties = encode_properties(Properties(headers={"x-tidemark-life": 1 << 40}, delivery_mode=2))
+    moving.front.open().publish(1, "q", b"1", properties=properties)
+    moving.turn()
+    assert bodies(moving.fast, "q") == [b"1"]
+
+
+def test_a_main_that_was_restored_from_an_older_copy_is_not_kept_out(moving: Moving) -> None:
+    """Its epochs are behind those that queues have seen: an operator let it go on, so they are not compared."""
+    moving.declare("q")
+    moving.main.broker.turns.begin(f"{'c' * 32}.0", 9)
+    at_main(moving, "q", b"0")
+    moving.turn()
+    moving.pass_s(30)
+    moving.main.broker.turns.begin(f"{'c' * 32}.4", 4)
+    at_main(moving, "q", b"1")
+    moving.pass_s(30)
+    assert bodies(moving.fast, "q") == [b"0", b"1"]
 
 
 @pytest.mark.parametrize(

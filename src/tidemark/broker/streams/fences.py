@@ -5,8 +5,8 @@ comes with a lower one was sent by a front that another has followed, which has 
 acknowledged: it is refused. The number is in the journal before or with the first message of its turn, so whoever leads next refuses it, too.
 That is one small record a turn, in the place of the one before; it goes with the queue.
 
-Numbers of another cluster cannot be compared: main was made anew, and nothing of the former one is worth waiting for. The
-newer comer is right.
+Numbers of another cluster cannot be compared, nor those from before an operator let it go on with what stores were left: main was made
+anew or restored, and nothing of the former one is worth waiting for. The newer comer is right.
 
 Invariant: the number for a source never falls while the queue and the cluster of the source are the same.
 """

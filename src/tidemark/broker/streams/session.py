@@ -98,7 +98,10 @@ class StreamSession:
         arguments = {"x-queue-type": "stream", **(arguments or {})}
         found = self.check_declare(name, arguments)
         if found is None:
-            return self.session.declare_queue(name, durable=True, arguments=arguments).safe_at
+            # A client does not say which life it means, but none that is over.
+            life = self.broker.gone.next(self.session.vhost.name, name)
+            made = self.session.declare_queue(name, durable=True, arguments=arguments, incarnation=life)
+            return made.safe_at
         if not found.keeps:
             return self.broker.catalog.last_seq
         return self.streams.grow(found, arguments.get("x-stream-shards", found.policy.shards))
