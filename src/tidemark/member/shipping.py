@@ -31,6 +31,9 @@ class Links(Protocol):
     def ship(self, peer: Name, epoch: int, unit: Unit) -> None:
         """Send one frame of a log. Its bytes are taken before this returns."""
 
+    def shipped(self) -> None:
+        """All readers have been given what they can take: other bytes may come under the same numbers from now on."""
+
     def backlog(self, peer: Name) -> int:
         """Bytes for this peer that its socket has not taken yet."""
 
@@ -137,6 +140,7 @@ class Shipping:
                     break
                 if rationed:
                     sender.ration_bytes -= sent
+        self._links.shipped()
         self.held_back = any(not sender.has_sent(ends) for sender in self._senders.values())
 
     def _ship_some(

@@ -372,6 +372,9 @@ class MemberServer(Server):
     def ship(self, peer: Name, epoch: int, unit: Unit) -> None:
         self.peers.ship(peer, epoch, unit)
 
+    def shipped(self) -> None:
+        self.peers.shipped()
+
     def backlog(self, peer: Name) -> int:
         return self.peers.backlog(peer)
 
@@ -421,7 +424,6 @@ class MemberServer(Server):
 
     def renewed(self, node: Node) -> None:
         self.node = node
-        self.peers.forget_sent()
         node.topology = self._topology
         self._frozen = node.paused
         self.authenticator.close()

@@ -268,8 +268,8 @@ class Peers:
             self._news_due = self.loop.call_later(min(left_s), self._tell_news)
 
     def ship(self, peer: Name, epoch: int, unit: Unit) -> None:
-        """Send a unit to a reader of ours. Its bytes are copied, once for all readers that are equally far: the store may
-        use their place again."""
+        """Send a unit to a reader of ours. Its bytes are copied, once for all readers that are equally far and are given it
+        together: the store may use their place again, and compaction may put something else under the same numbers."""
         link = self._links.get((peer, False))
         if link is None:
             return
@@ -284,10 +284,11 @@ class Peers:
             self._encoded_bytes += len(encoded)
         link.write(encoded)
 
-    def forget_sent(self) -> None:
-        """The logs were cut back: other bytes may come under the same numbers."""
-        self._encoded.clear()
-        self._encoded_bytes = 0
+    def shipped(self) -> None:
+        """Other bytes may come under the same numbers from now on."""
+        if self._encoded:
+            self._encoded.clear()
+            self._encoded_bytes = 0
 
     @property
     def reading(self) -> bool:

@@ -103,6 +103,9 @@ class Process:
         data = b"".join(bytes(part) for part in encode_unit(epoch, unit))
         self.group.carry((peer, self.name), self.name, peer, data)
 
+    def shipped(self) -> None:
+        pass
+
     def backlog(self, peer: Name) -> int:
         return 0
 
