@@ -97,6 +97,11 @@ class Stock:
                 )
         return ""
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether there may be stores that nobody here has heard of, or has heard."""
+        return bool(self._missing(set()))
+
     def _missing(self, given_up: set[Name]) -> str:
         """Who could not be asked, in words; nobody: empty."""
         unasked = [one for one in self._unasked if one.member not in given_up]

@@ -1027,6 +1027,7 @@ class Replica:
             return Answer(
                 False, f"this store never belonged to the cluster; promote one of {', '.join(owners)}"
             )
+        unheard = False
         led_by_newest = self._reign is not None and self._heard <= self._reign.view.epoch
         if self._cluster and not led_by_newest:
             if asked.survey is None:
@@ -1036,10 +1037,9 @@ class Replica:
             no = stock.objection_to_founding(accept_loss=asked.accept_loss, named=bool(asked.member))
             if no is not None:
                 return Answer(False, f"{self.me} is {self.state} and {no}")
+            unheard = stock.is_incomplete
         self._proposals.hurry()
-        self._found(
-            "an operator asked for it", unheard=asked.survey is not None and bool(asked.survey.unasked)
-        )
+        self._found("an operator asked for it", unheard=unheard)
         again = self._old is not None or (self.view is not None and not self._view_gone)
         return Answer(True, f"{self.me} {'leads in a new epoch' if again else 'founds the cluster'}")
 

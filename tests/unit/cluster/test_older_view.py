@@ -187,3 +187,18 @@ def test_who_is_to_be_filled_again_leads_when_nobody_else_is_left_that_has_all()
     assert only(member.step(Asked("refill")), Answer)[0].done
     effects = member.see(a_view("b", "b", epoch=6))
     assert [one.view.leader for one in only(effects, Propose)] == ["b"]
+
+
+def test_a_member_that_nobody_knew_and_that_comes_back_does_not_fence_who_went_on_without_it() -> None:
+    """Its store may have seen epochs that nobody here has heard of."""
+    member = Bench("b", size=3).holding((H1, 2, 5), epoch=4)
+    member.lease()
+    member.see(None)
+    assert asked(member, member="b", accept_loss=True).done
+    [propose] = only(member.log, Propose)
+    assert propose.view.epoch > 1000
+    member.see(replace(propose.view, revision=5))
+    member.sync()
+    assert member.state is State.ACTIVE
+    member.step(here("c", 7))
+    assert member.state is State.ACTIVE
