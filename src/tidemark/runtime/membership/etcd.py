@@ -224,8 +224,10 @@ class EtcdMembership:
     async def _keep_lease(self, endpoint: str) -> None:
         while True:
             await asyncio.sleep(self._lease_s / RENEWALS)
-            began_ms = ticks_ms()
+            began_ms, known = ticks_ms(), self._revision
             ttl_s, (found, revision) = await asyncio.gather(self._renew(endpoint), self._read_view(endpoint))
+            if revision < known:
+                raise _Compacted  # it has lost what we have seen: look at all of it
             self._saw_view_of(found, revision)
             if not ttl_s:
                 raise _LeaseLost

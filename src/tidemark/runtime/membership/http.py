@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ class Endpoint:
         return Answer(status, b"".join(parts))
 
     async def lines(self, path: str, body: bytes, timeout_s: float) -> AsyncGenerator[bytes, None]:
-        """Ask, and give every line of an answer that does not end. The time is for what comes before the first.
+        """Ask, and give every line of an answer that does not end. The time is for its beginning.
 
         Raises:
             NotConnected, NoAnswer: as above; NoAnswer also when it breaks off.
@@ -159,7 +160,8 @@ class Endpoint:
         self._busy.add(connection)
         try:
             connection.ask(self._request(path, body), body)
-            await connection.status()
+            async with asyncio.timeout_at(until_s):
+                await connection.status()
             rest = b""
             async for piece in connection.pieces():
                 *whole, rest = (rest + piece).split(b"\n")
@@ -169,6 +171,8 @@ class Endpoint:
                     raise NoAnswer("a line is too long")
             if rest.strip():
                 yield rest
+        except TimeoutError:
+            raise NoAnswer(f"no answer in {timeout_s:.1f} s") from None
         except OSError as problem:
             raise NoAnswer(_words(problem)) from None
         finally:
@@ -186,8 +190,9 @@ class Endpoint:
             connection.close()
         try:
             async with asyncio.timeout_at(until_s):
-                opened = asyncio.open_connection(self._host, self._port, ssl=self._tls)
-                return Connection(*await opened)
+                reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+                _notice_silence(writer)
+                return Connection(reader, writer)
         except TimeoutError:
             raise NotConnected("no connection in time") from None
         except OSError as problem:
@@ -199,6 +204,15 @@ class Endpoint:
             self._idle.append(connection)
         else:
             connection.close()
+
+
+def _notice_silence(writer: asyncio.StreamWriter) -> None:
+    """A watch says nothing for hours if all is well: that its connection has gone without a word shows in no other way."""
+    raw = writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _words(problem: OSError) -> str:
