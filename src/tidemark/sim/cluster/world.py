@@ -82,7 +82,10 @@ class World:
         self.etcd: Etcd | None = None
         self.operator: Operator | None = None
         self.led: View | None = None
-        """Without etcd: the newest view that was made by a member which led by it, or in its epoch."""
+        """Without etcd: the newest view by which any member has led."""
+        self._added: set[Name] = set()
+        """Those that a newer one calls ready, which its leader had asked for before it stepped down: it counted on them from
+        then on. One that leaves somebody out counts only when it is led by."""
         self.restless_until_us = 0
         """Members may stop until then though nothing else goes wrong."""
         self._knows: dict[Name, View] = {}
@@ -174,10 +177,11 @@ class World:
         if view.leader != machine.name or view is self.led:
             return
         before = self.led
-        if before is not None and view.epoch != before.epoch and machine.name not in before.ready:
+        known = self._added.union(before.ready if before is not None else ())
+        if before is not None and view.epoch != before.epoch and machine.name not in known:
             raise BrokenPromise(f"{machine.name} leads by {view}, but was not ready in {before}")
         if before is None or age(view) > age(before):
-            self.led = view
+            self.led, self._added = view, set()
 
     def knows(self, machine: Machine, view: View) -> None:
         """A member was told this view, so it must not forget it."""
@@ -185,7 +189,7 @@ class World:
         if known is None or age(view) > age(known):
             self._knows[machine.name] = view
         if self.led is not None and view.history == self.led.history and age(view) > age(self.led):
-            self.led = view  # its leader made it, and stepped down before it held
+            self._added.update(view.ready)
 
     def forgets(self, machine: Machine) -> None:
         """Its directory is emptied."""
