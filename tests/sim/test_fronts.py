@@ -36,7 +36,7 @@ def test_whatever_fails_every_promise_of_fronts_is_kept(group: int) -> None:
 
 def test_the_runs_do_what_they_are_for() -> None:
     counts: dict[str, int] = {}
-    for seed in range(3):
+    for seed in range(5):
         for work in WORK:
             for what, number in run_seed(seed, work=(work,)).world.counts.items():
                 counts[what] = counts.get(what, 0) + number
