@@ -50,8 +50,6 @@ from tidemark.store.units import JournalUnits
 SMALLEST_RECORD = records.HEAD_BYTES
 FIRST_BYTES = 4 << 20
 """The first segment of a start is small, so that starting is quick."""
-HURRIED_BYTES = 8 << 20
-"""So is one that was not prepared in time: syncs take longer in it."""
 RECOVERY_CACHE_BYTES = 16 << 20
 """Messages that a start reads stay in memory up to this: fresh memory takes longer than reading them again later."""
 HELD = 1 << 62
@@ -398,16 +396,15 @@ class Journal(Writer):
             self.files.retire(following.name, following.size)
             following = None
         if following is None:
-            # Nothing was prepared, so everybody waits for the file. Zeros would be written while nothing is read,
-            # and what fills segments faster than they are prepared comes in large groups, of which few are synced.
+            # Nothing was prepared, so the file is made while everybody waits: twice the last one's size is
+            # in proportion to what came in meanwhile. Zeros are worth the wait, as every sync is shorter for them,
+            # but not to somebody who is filled and waits for no sync.
             usual = min(self.config.segment_bytes, 2 * self.segments[-1].size)
-            if self._filled_bytes is None:
-                usual = min(usual, HURRIED_BYTES)
             following = self._new_segment(max(usual, least))
-            following.reserved = True
+            following.reserved = self._filled_bytes is not None
             reserved = self.files.has_reserve
             try:
-                self.files.make(following, reserve=True, at_once=True)
+                self.files.make(following, reserve=True, at_once=following.reserved)
             except DiskFull:
                 self.full = True
                 raise
@@ -857,8 +854,7 @@ class Journal(Writer):
             if not self.files.has_reserve:
                 self.files.fill_reserve()
             # A journal that little goes into stays small: a segment is twice as large as the one before.
-            largest = max(segment.size for segment in self.segments[-2:])
-            size = min(self.config.segment_bytes, max(2 * largest, FIRST_BYTES))
+            size = min(self.config.segment_bytes, max(2 * active.size, FIRST_BYTES))
             soon = active.reserved or active.used > active.size // 4
             wanted = self._next is None and soon and self._filled_bytes is None
             if wanted and self.files.prefill(size):
