@@ -366,10 +366,9 @@ class Session:
                 safe_at = broker.remember_gone(spec)
             return Ended(name, 0, 0, safe_at)
         if broker.group == MAIN:
-            # When its group is gone from the cluster the name is all there is, and may be meant as a queue of main.
-            meant = (
-                (found.spec.life, 0)[: 1 + (not broker.lives_elsewhere(found))] if found.spec.group else (0,)
-            )
+            meant = {found.spec.life if found.spec.group else 0}
+            if not broker.lives_elsewhere(found):
+                meant.add(0)  # its group is gone from the cluster: the name is all there is, and is main's
             other = found.spec.life if incarnation not in meant else 0
         else:
             other = found.spec.incarnation if found.spec.incarnation > incarnation else 0
