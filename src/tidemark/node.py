@@ -247,7 +247,7 @@ class Node:
             except DiskFull:
                 # Ends that found no room are tried again. The rest goes on: segments become free only by a flush.
                 full = True
-            self._flush(now_ms)
+            self._flush(now_ms, told=True)
             if not full:
                 self._checkpoint(now_ms)
         except StoreError as error:
@@ -264,11 +264,12 @@ class Node:
         except StoreError as error:
             self.fail(error)
 
-    def _flush(self, now_ms: int) -> None:
+    def _flush(self, now_ms: int, *, told: bool = False) -> None:
+        """`told`: the ends that memory knows of have just been written down. A leader that is fenced does not do that."""
         self.catalog.flush(now_ms)
         if not self.catalog.full:
             # Else the messages wait too: none is on the disk before the queue it belongs to.
-            self.journal.flush(now_ms)
+            self.journal.flush(now_ms, told=told or not self.serving or not self.broker.dirty)
 
     def _checkpoint(self, now_ms: int) -> None:
         if not self.broker.dirty or not self.serving:

@@ -252,10 +252,11 @@ class Journal(Writer):
             self._patient_since_ms = now_ms
         self._patient_bytes += len(record)
 
-    def flush(self, now_ms: int) -> None:
+    def flush(self, now_ms: int, *, told: bool = True) -> None:
         """The end of a turn: close the frame and hand it to the disk.
 
-        A frame in which there is only what nobody waits for stays open for a while.
+        A frame in which there is only what nobody waits for stays open for a while. Not `told`: memory may know of ends of
+        which no record says yet, so nothing that waits for the records of ends (`barrier`) may go by this flush.
 
         Raises:
             DiskFailed: the journal has stopped for good.
@@ -273,7 +274,7 @@ class Journal(Writer):
                 return
             self._records_place = self._close_frame(self.arena.next_seq - 1)
         self.hurry = False
-        self._flushes += 1
+        self._flushes += told
 
     def _seal(self, upto: int) -> None:
         """Close the frame that is being filled, if anything is in it, and submit it.

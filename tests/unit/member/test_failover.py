@@ -157,6 +157,31 @@ def test_a_leader_whose_lease_has_run_out_confirms_nothing_until_it_is_back(grou
     assert [type(each) for each in client.read_all()] == [BasicAck]
 
 
+def test_a_fenced_leader_lets_go_of_nothing_for_an_ack_that_it_has_not_written_down(group: Group) -> None:
+    """Its members would differ: the others have the message, and no record says to anybody that it is gone."""
+    leader = group.leader
+    client = leader.open()
+    client.declare("q", durable=True)
+    client.publish(1, "q", b"x", properties=PERSISTENT)
+    group.settle()
+    tag = client.ask(1, BasicGet(queue="q")).method.delivery_tag
+    journal = leader.node.journal
+
+    leader.node.paused = True  # between two turns, when the ack is in memory only
+    client.send(1, BasicAck(delivery_tag=tag))
+    barrier = journal.barrier()
+    for _ in range(3):
+        leader.work()
+        leader.member.maintain(group.now_ms, 1 << 20)
+        assert not journal.passed(barrier)
+
+    leader.node.paused = False
+    leader.work()
+    group.settle()
+    leader.member.maintain(group.now_ms, 1 << 20)
+    assert journal.passed(barrier)
+
+
 def test_the_turns_that_the_next_leader_gives_are_higher(group: Group) -> None:
     given = []
     for _ in range(3):
