@@ -759,9 +759,11 @@ class Replica:
             self._fenced, self._fenced_at = True, reign.view.revision
             self._become(State.FENCED, why)
             self._out.append(Fence())
-        elif why is None and self._fenced and reign.view.revision == self._fenced_at:
+        elif why is not None:
+            self._explain(why)
+        elif self._fenced and reign.view.revision == self._fenced_at:
             self._propose(reign.view, "its lease is back")
-        elif why is None and self._fenced:
+        elif self._fenced:
             self._fenced = False
             state = State.ACTIVE if self._begun(reign) else State.RECOVERING
             self._become(state, "its lease is back")

@@ -14,6 +14,7 @@ from tidemark.cluster.mode import (
     Dial,
     Fence,
     Lead,
+    Lease,
     MemberGone,
     MemberHere,
     Propose,
@@ -114,6 +115,16 @@ def test_a_leader_that_runs_is_fenced_until_it_is_promoted_again() -> None:
             effects = leader.see(replace(another.view, revision=revision))
     leader.sync()
     assert leader.state is State.ACTIVE and leader.mode.view.epoch > 6
+
+
+def test_a_leader_that_is_fenced_already_says_so_too() -> None:
+    leader = Bench("a").holding((H1, 2, 5)).leading("a", epoch=5)
+    leader.step(Lease(leader.now + 100))
+    leader.after(200)
+    assert leader.state is State.FENCED and reason(leader) == "its lease has run out"
+
+    leader.see(replace(OLD, revision=77))
+    assert "promote this member again" in reason(leader)
 
 
 def test_a_leader_that_another_has_replaced_since_is_not_promoted_before_that_one() -> None:
