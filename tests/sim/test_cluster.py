@@ -73,6 +73,23 @@ def test_a_log_in_which_a_bit_has_flipped_is_never_served_and_its_member_is_fill
 
 
 @pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_an_etcd_that_is_brought_back_from_an_older_copy_costs_nothing_but_a_promotion(mode: str) -> None:
+    """Nobody acts on its view, and an operator who does what the docs ask loses nothing that was confirmed."""
+    counts: dict[str, int] = {}
+    for seed in range(ASKED):
+        run = run_seed(seed, mode, about=("etcd_brought_back", "kill", "isolate"))
+        for what, number in run.world.counts.items():
+            counts[what] = counts.get(what, 0) + number
+    assert counts["brought back"] >= ASKED // 2, (
+        "else the view did not change between the copy and its return"
+    )
+    assert counts["mended"] == counts["brought back"] <= counts["promotions done"]
+    assert counts["refused the older view"] >= 2 * counts["brought back"]
+    if ASKED >= 40:
+        assert counts["promotions refused"] >= 1
+
+
+@pytest.mark.parametrize("mode", ["standby", "chain"])
 def test_readers_at_any_member_see_only_what_is_complete_and_never_go_back(mode: str) -> None:
     counts: dict[str, int] = {}
     for seed in range(ASKED):

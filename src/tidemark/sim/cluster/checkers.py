@@ -198,6 +198,8 @@ class Checker:
             return ", ".join(f"{one.name} is {one.member.mode.state} ({one.member.why})" for one in machines)
         if self.world.serving is None:
             return "nobody serves"
+        if self.world.caretaker is not None and self.world.caretaker.relies():
+            return "etcd was brought back from a copy, and nobody leads anew"
         ends = {machine.name: machine.node.store.durable_ends for machine in machines}
         if len(set(ends.values())) > 1:
             return f"the logs end at {ends}"

@@ -269,6 +269,12 @@ def etcd_away(world: World, dice: Random) -> None:
     world.timeline.after(wait_us, etcd.back)
 
 
+def etcd_brought_back(world: World, dice: Random) -> None:
+    """Etcd is copied, and brought back from the copy when the view has changed since. An operator promotes somebody then."""
+    assert world.caretaker is not None
+    world.caretaker.copy(_for(dice, 50, 500, 2000), _for(dice, 20, 200, 1500))
+
+
 def rot(world: World, dice: Random) -> None:
     """A bit of a follower's log flips while its process is down. When that reads its log again it must find out and refuse to
     start; it then begins with an empty store and is filled again.
@@ -344,8 +350,10 @@ CLUSTER_FAULTS = FAULTS | {
 }
 
 
-ASKED_FOR: dict[str, tuple[int, Fault]] = {"rot": (4, rot)}
+ASKED_FOR: dict[str, tuple[int, Fault]] = {"rot": (4, rot), "etcd_brought_back": (8, etcd_brought_back)}
 """Faults of a cluster that are in a run only when it is about them."""
+
+OF_ETCD = {"etcd_away", "etcd_brought_back"}
 
 
 THEMES: tuple[tuple[tuple[str, ...], int], ...] = (
@@ -376,23 +384,25 @@ OPERATOR_STEPS: dict[str, tuple[int, Fault]] = {
 }
 """What an operator does without need, when it says who leads. Nothing must go wrong by it."""
 
-EXTERNAL_FAULTS = {name: one for name, one in CLUSTER_FAULTS.items() if name != "etcd_away"} | OPERATOR_STEPS
+EXTERNAL_FAULTS = {name: one for name, one in CLUSTER_FAULTS.items() if name not in OF_ETCD} | OPERATOR_STEPS
 
 
 def faults(mode: str, about: Sequence[str] = (), provider: str = ETCD) -> dict[str, tuple[int, Fault]]:
     """What can go wrong in this mode, in a run that is about these."""
     if mode == ALONE:
         return FAULTS
+    asked = {name: ASKED_FOR[name] for name in about if name in ASKED_FOR}
     if provider == EXTERNAL:
-        return EXTERNAL_FAULTS | {name: ASKED_FOR[name] for name in about if name in ASKED_FOR}
-    return CLUSTER_FAULTS | {name: ASKED_FOR[name] for name in about if name in ASKED_FOR}
+        return EXTERNAL_FAULTS | {name: one for name, one in asked.items() if name not in OF_ETCD}
+    return CLUSTER_FAULTS | asked
 
 
 def heal(world: World) -> None:
     """Everything works again, and everybody is started."""
     world.network.heal_all()
-    if world.etcd is not None:
+    if world.etcd is not None and world.caretaker is not None:
         world.etcd.back()
+        world.caretaker.over = True
     for machine in world.machines.values():
         machine.disk.capacity = ROOM
         machine.disk.slowness = 1

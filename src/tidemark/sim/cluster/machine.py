@@ -28,6 +28,8 @@ from tidemark.sim.cluster.etcd import Agent
 from tidemark.sim.cluster.external import Teller
 from tidemark.sim.cluster.network import CLIENT, PEER, End, Link
 from tidemark.sim.cluster.process import Process
+from tidemark.sim.cluster.surveyor import Surveyor
+from tidemark.sim.cluster.telling import Telling
 from tidemark.sim.store import BrokenPromise
 
 if TYPE_CHECKING:
@@ -88,6 +90,10 @@ class Machine(Process):
         self.rotten = False
         """A bit of its log was flipped, and its process has not read the log since."""
         self.agent: Agent | Teller | None = None
+        self.telling: Telling | None = None
+        """What it tells others besides its logs, and where an operator asks: the agent itself, or beside it."""
+        self.met: set[Name] = set()
+        """Members of which this life of the process has heard from etcd."""
         self.source: Name | None = None
         self.dialled: End | None = None
         self.readers: dict[Name, End] = {}
@@ -151,8 +157,9 @@ class Machine(Process):
             self.agent = Agent(
                 self.world.etcd, self.name, self.clock, self, self._here, self.post, self.world.lease_margin
             )
+            self.telling = Surveyor(self)
         elif self.world.operator is not None:
-            self.agent = Teller(self)
+            self.agent = self.telling = Teller(self)
         self.later(self.dice.randrange(TICK_US), self._tick)
         self.later(self.dice.randrange(MODE_TICK_US), self._mode_tick)
         self.later(self.dice.randrange(MAINTAIN_IDLE_US), self._maintain)
@@ -179,6 +186,10 @@ class Machine(Process):
         if self.agent is not None:
             self.agent.stop()
             self.agent = None
+        if self.telling is not None:
+            self.telling.stop()
+            self.telling = None
+        self.met.clear()
         for kind in KINDS:
             self.network.listen(kind, self.name, None)
         ends = [shell.end for shell in self.shells.values()]
@@ -234,6 +245,8 @@ class Machine(Process):
         self.network.listen(PEER, self.name, None)
         if self.agent is not None:
             self.agent.leave()
+        if self.telling is not None:
+            self.telling.stop()
         self.member.close(self.clock.now_ms())
         self._end_well()
 
@@ -615,6 +628,7 @@ class Machine(Process):
 
     def member_here(self, here: MemberHere) -> None:
         self._fresh()
+        self.met.add(here.member)
         self.member.member_here(here)
 
     def lease(self, until_ticks_ms: int) -> None:

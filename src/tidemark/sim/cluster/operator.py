@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from tidemark.cluster.mode import Answer, State
 from tidemark.model.peers import Name, View
-from tidemark.sim.cluster.external import Teller
 from tidemark.sim.store import BrokenPromise
 
 if TYPE_CHECKING:
@@ -38,15 +37,55 @@ LEFT_OUT_US = 4_500_000
 LEADS = (State.RECOVERING, State.ACTIVE)
 
 
-class Operator:
+class Commands:
+    """Asks members for something, and waits for what they answer."""
+
     def __init__(self, world: World) -> None:
         self.world = world
+        self._asked: dict[Name, tuple[int, int]] = {}
+        """Member → the life of its process in which it was asked something, and when that is given up."""
+
+    def ask(
+        self,
+        machine: Machine,
+        command: str,
+        then: Callable[[Machine, Answer], None],
+        member: Name = "",
+        *,
+        accept_loss: bool = False,
+    ) -> None:
+        life = machine.life
+        self._asked[machine.name] = life, self.world.timeline.now_us + ANSWER_US
+        self.world.say(machine.name, "is asked: %s%s", command, " --accept-loss" if accept_loss else "")
+
+        def answered(answer: Answer) -> None:
+            self.world.say(machine.name, "answers: %s", answer)
+            self._asked.pop(machine.name, None)
+            then(machine, answer)
+
+        def put() -> None:
+            assert machine.telling is not None
+            machine.telling.ask(command, answered, member, accept_loss=accept_loss)
+
+        machine.post(put)
+
+    def give_up_late(self) -> None:
+        """Wait no longer for those that have died, or whose answer is overdue."""
+        for name, (life, until_us) in list(self._asked.items()):
+            if self.world.machines[name].life != life or self.world.timeline.now_us >= until_us:
+                del self._asked[name]
+
+    def _answers(self, machine: Machine) -> bool:
+        return machine.running and not machine.frozen and not machine.stopping
+
+
+class Operator(Commands):
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
         self.dice = Random(f"{world.seed} operator")
         self.founder = self.dice.choice(list(world.machines))
         self.relies_until_us = 0
         self._may_lead: dict[Name, int] = {}
-        self._asked: dict[Name, tuple[int, int]] = {}
-        """Member → the life of its process in which it was asked something, and when that is given up."""
         self._refused = False
         """The one that founds the cluster has refused to."""
         self._patient_until_us = 0
@@ -64,9 +103,7 @@ class Operator:
 
     def _look(self) -> None:
         now_us = self.world.timeline.now_us
-        for name, (life, until_us) in list(self._asked.items()):
-            if self.world.machines[name].life != life or now_us >= until_us:
-                del self._asked[name]
+        self.give_up_late()
         if self._asked:
             return
         if self.leader is not None:
@@ -101,9 +138,6 @@ class Operator:
         if self._answers(machine):
             # It may have ended between its view and its store: then it asks for these words, and nothing can be lost yet.
             self.promote(machine, named=self._refused, accept_loss=self._refused)
-
-    def _answers(self, machine: Machine) -> bool:
-        return machine.running and not machine.frozen and not machine.stopping
 
     def _may_promote(self, machine: Machine) -> bool:
         """Whether it is told by somebody if it was left out."""
@@ -152,30 +186,6 @@ class Operator:
             self._patient_until_us = now_us + BEGIN_US
         elif self._may_lead.get(machine.name) == machine.life and machine.member.mode.state not in LEADS:
             del self._may_lead[machine.name]
-
-    def ask(
-        self,
-        machine: Machine,
-        command: str,
-        then: Callable[[Machine, Answer], None],
-        member: Name = "",
-        *,
-        accept_loss: bool = False,
-    ) -> None:
-        life = machine.life
-        self._asked[machine.name] = life, self.world.timeline.now_us + ANSWER_US
-        self.world.say(machine.name, "is asked: %s%s", command, " --accept-loss" if accept_loss else "")
-
-        def answered(answer: Answer) -> None:
-            self.world.say(machine.name, "answers: %s", answer)
-            self._asked.pop(machine.name, None)
-            then(machine, answer)
-
-        def put() -> None:
-            assert isinstance(machine.agent, Teller)
-            machine.agent.ask(command, answered, member, accept_loss=accept_loss)
-
-        machine.post(put)
 
     def rely(self, for_us: int) -> None:
         self.relies_until_us = max(self.relies_until_us, self.world.timeline.now_us + for_us)

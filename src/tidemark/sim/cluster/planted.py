@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.cluster import divergence, replica
+from tidemark.cluster.loss import Stock
 from tidemark.cluster.mode import Answer, Asked, State, Survey
 from tidemark.cluster.progress import Progress
 from tidemark.cluster.reign import Reign
@@ -25,7 +26,7 @@ from tidemark.model.peers import Ends, Hello, Log, Offer, Unit, View
 from tidemark.model.records import TOMBSTONE, RecordType
 from tidemark.model.wiring import QueueSpec
 from tidemark.node import Node
-from tidemark.sim.cluster import external
+from tidemark.sim.cluster import telling
 from tidemark.store.frames import walk
 from tidemark.store.journal import Journal
 from tidemark.store.recovery import Damage, Replay
@@ -299,6 +300,16 @@ def shows_what_is_stored(set_: Set) -> None:
     set_(Node, "complete", complete)
 
 
+def acts_on_an_older_view(set_: Set) -> None:
+    """A member takes whatever view is kept, though it or its store has seen a newer one."""
+    set_(Replica, "_is_older", lambda *_: False)
+
+
+def lets_anybody_found_the_cluster_again(set_: Set) -> None:
+    """When the view that holds is kept nowhere, whoever is promoted first leads, whatever the others have."""
+    set_(Stock, "objection_to_founding", lambda *_, **__: None)
+
+
 # When an operator says who leads -------------------------------------------------------------------------------------
 
 
@@ -315,7 +326,7 @@ def promotes_without_asking(set_: Set) -> None:
         return Survey(revision())
 
     set_(Views, "_next_proposal", next_proposal)
-    set_(external, "survey", survey)
+    set_(telling, "survey", survey)
 
 
 def keeps_only_promotions(set_: Set) -> None:
@@ -426,6 +437,18 @@ PLANTED: dict[str, Plant] = {
         20,
         work=("far",),
         faults=("slow", "stall", "kill"),
+    ),
+    "old-view": Plant(
+        "a member acts on a view that was brought back from a copy",
+        acts_on_an_older_view,
+        20,
+        faults=("etcd_brought_back", "kill", "isolate"),
+    ),
+    "any-founder": Plant(
+        "a member is promoted though another has more, when the view is lost",
+        lets_anybody_found_the_cluster_again,
+        60,
+        faults=("etcd_brought_back", "kill", "isolate"),
     ),
     "unasked": Plant(
         "a promotion does not ask for a newer view",

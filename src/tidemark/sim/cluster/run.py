@@ -148,11 +148,16 @@ class Run:
             if step.kind == FAULT:
                 self.world.count(step.what)
                 fault = self._faults((step.what,))[step.what][1]
-                self.world.when_it_may(lambda: fault(self.world, dice))
+                self.world.when_it_may(lambda: self._go_wrong(fault, dice))
             else:
                 self.work[step.kind].actions[step.what][1](dice)
 
         return do
+
+    def _go_wrong(self, fault: Callable[[Any, Random], None], dice: Random) -> None:
+        caretaker = self.world.caretaker
+        if caretaker is None or not caretaker.over:  # else it was put off until all faults were over
+            fault(self.world, dice)
 
     def _settle(self, quiet: Callable[[], str | None], when: str) -> None:
         timeline = self.world.timeline

@@ -19,6 +19,7 @@ from tidemark.config import Config, load
 from tidemark.model.peers import Name, View
 from tidemark.ports import Apart
 from tidemark.sim.cluster.alone import Alone
+from tidemark.sim.cluster.caretaker import Caretaker
 from tidemark.sim.cluster.clock import Timeline
 from tidemark.sim.cluster.disk import ROOM
 from tidemark.sim.cluster.etcd import Etcd
@@ -80,6 +81,7 @@ class World:
         )
         self.config = replace(base, store=store)
         self.etcd: Etcd | None = None
+        self.caretaker: Caretaker | None = None
         self.operator: Operator | None = None
         self.led: View | None = None
         """Without etcd: the newest view by which any member has led."""
@@ -111,6 +113,7 @@ class World:
             self.lease_margin = cluster.lease_margin
             if provider == ETCD:
                 self.etcd = Etcd(self.timeline, self.network, cluster.lease_s * 1_000_000)
+                self.caretaker = Caretaker(self, self.etcd)
         self.machines = {name: Machine(self, name) for name in NAMES[:nodes]}
         self.addresses = tuple(self.machines)
         if mode != ALONE and provider == EXTERNAL:
@@ -167,7 +170,7 @@ class World:
     @property
     def view(self) -> View | None:
         """The view that holds."""
-        return self.etcd.view if self.etcd is not None else self.led
+        return self.etcd.newest if self.etcd is not None else self.led
 
     def leads(self, machine: Machine) -> None:
         """It has heard of a view, or become something: perhaps it leads by it now."""
@@ -219,6 +222,9 @@ class World:
         """Do something bad, but not while an operator relies on what works."""
         if self.operator is not None and self.operator.relies():
             self.timeline.after(100_000, lambda: self.when_it_may(action))
+        elif self.caretaker is not None and self.caretaker.relies():
+            # Soon: nobody shall take the run for quiet while something is still to come.
+            self.timeline.after(10_000, lambda: self.when_it_may(action))
         else:
             action()
 
