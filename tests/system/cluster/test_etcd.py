@@ -348,6 +348,31 @@ async def test_an_etcd_that_lost_its_data_is_noticed_and_the_view_is_none_again(
 
 
 @in_loop
+async def test_a_proposal_that_is_answered_while_a_member_registers_is_no_loss_of_data(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads when it registers is older then than what it knows."""
+    async with seats("a", etcd.endpoint) as (a,):
+        await eventually(lambda: a.leased)
+        post = a.etcd._post
+
+        async def slow_to_register(endpoint: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            answer = await post(endpoint, path, body)
+            if path == "kv/txn" and "compare" not in body:
+                monkeypatch.setattr(a.etcd, "_post", post)
+                for _ in range(3):
+                    etcd.put("/something", "else")
+                a.etcd.propose(FIRST)
+                await eventually(lambda: a.view == FIRST)
+            return answer
+
+        monkeypatch.setattr(a.etcd, "_post", slow_to_register)
+        await a.etcd._join(a.etcd._endpoint())
+        assert a.told("view") == [None, FIRST]
+        assert "etcd lost its data" not in a.lines.getvalue()
+
+
+@in_loop
 async def test_an_older_view_in_an_etcd_that_was_brought_back_is_told(etcd: Etcd) -> None:
     """Its revisions have passed those that the member knows by the time that it is asked."""
     async with seats("a", etcd.endpoint) as (a,):

@@ -187,13 +187,15 @@ class EtcdMembership:
                 {"request_range": _range(self._view_key)},
             ]
         }
+        known = self._revision
         answer = await self._post(endpoint, "kv/txn", body)
         revision = int(answer["header"]["revision"])
-        if revision < self._revision:
-            self._log.error("etcd lost its data", revision=revision, before=self._revision)
-            self._view_revision = -1
+        if revision < known:
+            self._log.error("etcd lost its data", revision=revision, before=known)
+            self._revision, self._view_revision = revision, -1
+        # A proposal that was answered meanwhile is newer than what was read here.
+        self._revision = max(self._revision, revision)
         _, members, view = (next(iter(one.values())) for one in answer["responses"])
-        self._revision = revision
         self._snapshot(members.get("kvs", []))
         self._saw_view_of(view.get("kvs", []), revision)
         self._here()
