@@ -18,7 +18,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 build: $(VENV)/.ready
-	@tools/build.sh
+	@PYTHON=$(BIN)/python tools/build.sh
 	@$(BIN)/python tools/install_editable.py
 
 setup: build ## a virtual environment with everything, compiled modules built
