@@ -434,8 +434,10 @@ class Replica:
         """Turn to whom the view says that this member reads from."""
         view = self.view
         source: Name | None = None
-        if view is not None and view.leader != self.me and self._reign is None and not self._refilling:
-            if self.me in view.ready:
+        if view is not None and view.leader != self.me and self._reign is None:
+            if self._refilling:
+                source = view.leader
+            elif self.me in view.ready:
                 known = self._whole or self._source.vouched
                 source = self._topology.source(view, self.me) if known else view.leader
             else:
@@ -471,7 +473,8 @@ class Replica:
         view = self.view
         if view is None:
             return None
-        self._settle_readiness(view)
+        if not self._refilling:
+            self._settle_readiness(view)
         source = self._source
         if source.name is None:
             return None
@@ -493,7 +496,10 @@ class Replica:
         durable = self._facts.durable
         if self._source.say_hello(self._now, durable, self._facts.ends):
             assert self._source.name is not None
-            hello = Hello(self.me, view.epoch, self._cluster, durable, self._facts.table, self._whole)
+            if self._refilling:
+                hello = Hello(self.me, view.epoch, self._cluster, Ends(), (), whole=False)
+            else:
+                hello = Hello(self.me, view.epoch, self._cluster, durable, self._facts.table, self._whole)
             self._tell(self._source.name, hello)
 
     def _settle_readiness(self, view: View) -> None:
@@ -519,6 +525,9 @@ class Replica:
         if view is None or peer != self._source.name or self._source.hello_at is None:
             return
         self._source.hello_at = None
+        if self._refilling and offer.verdict != "refuse":
+            self._begin_refill()
+            return
         forsaken = self._forsaken(view)
         accepted = forsaken and self._whole  # what was still being filled is no loss to anybody
         if offer.verdict != "refuse":
@@ -796,13 +805,6 @@ class Replica:
     def _consider_leading(self) -> int | None:
         if not self._view_read or self._closing is not None:
             return None
-        if (
-            self._refilling
-            and self.view is not None
-            and self.me not in self.view.ready
-            and not self._proposals.undecided
-        ):
-            self._begin_refill()
         if self._config.provider == "external":
             self._await_promotion()
             return None
@@ -1120,11 +1122,14 @@ class Replica:
             return Answer(False, f"{self.me} has nobody to be filled by: it is {self.state}, {self._why}")
         self._refilling = True
         self._step_back("its store is to be emptied, when the others go on without it")
+        if self._source.turn_to(None):
+            self._out.append(Dial(None))  # an offer that is on its way there was for a store that is full
         self._aim()
         return Answer(True, f"{self.me} leaves, empties its store and is filled again by the others")
 
     def _begin_refill(self) -> None:
-        """The view is without this member: its store may go."""
+        """The leader has answered a hello that spoke of an empty store, so it counts on this one no more, in no view
+        that is kept or on its way: the store may go. The view that is known here may be older than that."""
         self._refilling = False
         self._begin_anew(Ends(), False)
         self._aim()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from unit.cluster.bench import CLUSTER, Bench, a_view, only, told
 
 from tidemark.cluster.mode import (
+    Answer,
+    Asked,
     Became,
     Belong,
     Complete,
@@ -196,6 +200,35 @@ def test_a_member_that_the_view_calls_ready_does_not_empty_its_store() -> None:
     member.see(a_view("a", "ab", epoch=2))
     member.step(PeerUp("a", dialled=True))
     assert only(member.hear("a", Offer(2, "reset")), Reset) == []
+
+
+@pytest.mark.parametrize("ready", ["ab", "a"])
+def test_a_store_is_emptied_for_a_refill_when_the_leader_counts_on_it_no_more(ready: str) -> None:
+    """U-34: whatever view is known here, a newer one may be on its way that calls this member ready. So the leader is asked, by
+    a hello of an empty store on a link of its own: what it has offered before was for a full one."""
+    member = Bench("b").holding((H1, 2, 5)).following(a_view("a", ready))
+
+    effects = member.step(Asked("refill"))
+    assert only(effects, Answer)[0].done and only(effects, Dial) == [Dial(None), Dial("a")]
+    member.hear("a", Offer(1, "resume", Ends(2, 5), Ends(2, 5)))
+    [(_, hello)] = told(member.step(PeerUp("a", dialled=True)), Hello)
+    assert (hello.durable, hello.table, hello.whole) == (Ends(), (), False)
+
+    waiting = member.see(a_view("a", "a", revision=70)) + member.after(3000)
+    assert only(waiting, Reset) == [] and member.store.ends == Ends(2, 5)
+
+    assert only(member.hear("a", Offer(1, "resume", Ends(), Ends(2, 5))), Reset)
+    assert member.store.ends == Ends()
+
+
+def test_a_leader_goes_on_without_a_member_that_is_to_be_filled_before_it_answers_it() -> None:
+    leader = Bench("a").holding((H1, 2, 5)).leading("ab")
+    effects = leader.greeted_by("b", Ends(), whole=False)
+    assert told(effects, Offer) == []
+    [propose] = only(effects, Propose)
+    assert propose.view.ready == ("a",)
+
+    assert told(leader.see(replace(propose.view, revision=90)), Offer)
 
 
 def test_a_refused_member_stops_and_says_why() -> None:

@@ -76,6 +76,29 @@ def test_a_member_that_takes_for_complete_what_was_given_up_is_found(monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_member_that_empties_its_store_by_the_view_that_it_knows_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader may have asked for a newer one, in which it is ready."""
+    consider = Replica._consider_leading
+
+    def hasty(self: Replica) -> int | None:
+        if self._refilling and self.view is not None and self.me not in self.view.ready:
+            self._begin_refill()
+        return consider(self)
+
+    monkeypatch.setattr(Replica, "_consider_leading", hasty)
+
+    def look() -> None:
+        for seed in range(100, 100 + SEEDS_TO_FIND):
+            run(seed, "chain", members=5, chain_tails=2)
+
+    with pytest.raises(Broken):
+        look()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 @pytest.mark.timeout(300)
 def test_every_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,6 +216,8 @@ class Group:
         self.lives = 0
         self.view: View | None = None
         self.links: set[tuple[Name, Name]] = set()
+        self._ended: set[tuple[Name, Name]] = set()
+        """Of which that is still to be heard. No other is made before."""
         """(who dialled, its source)"""
         self.muted: set[tuple[Name, Name]] = set()
         """(from, to): what is sent this way waits."""
@@ -298,10 +300,12 @@ class Group:
     def unlink(self, link: tuple[Name, Name]) -> None:
         if link in self.links:
             self.links.discard(link)
+            self._ended.add(link)
             reader, source = link
             self.later.append(lambda: self._heard_down(reader, source))
 
     def _heard_down(self, reader: Name, source: Name) -> None:
+        self._ended.discard((reader, source))
         if self.processes[reader].alive:
             self.processes[reader].member.peer_down(source, True)
         if self.processes[source].alive:
@@ -312,7 +316,7 @@ class Group:
         for process in self:
             source = process.source
             link = (process.name, source or "")
-            if source is None or link in self.links:
+            if source is None or link in self.links or link in self._ended:
                 continue
             if not self.processes[source].alive:
                 continue
