@@ -8,7 +8,7 @@ Invariant: what a reader has never becomes less while it is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
 from tidemark.model.peers import Ends, Name
@@ -53,6 +53,11 @@ class Readers:
             return False
         reader.has, reader.behind = reader.has.most(durable), behind
         return True
+
+    def behind(self, name: Name) -> Set[Name]:
+        """Who reads through this one."""
+        reader = self._readers.get(name)
+        return reader.behind.keys() if reader is not None else frozenset()
 
     def of(self, name: Name) -> Ends:
         """What a member has, as far as is known here."""

@@ -188,12 +188,8 @@ class Reign:
         wake: list[int] = []
         self._overdue = False
         for name, watch in self.watches.items():
-            has = self.progress.has(name)
-            if watch.linked and has.covers(watch.mark):
-                if watch.owes:
-                    self.paces[name].note(self.now, self.now - watch.since)
-                watch.mark, watch.since, watch.owes = own, self.now, not has.covers(own)
-            elif watch.linked and watch.since + WINDOW_MS > self.now:
+            paid = self._has_paid(name, watch, own)
+            if not paid and watch.linked and watch.since + WINDOW_MS > self.now:
                 wake.append(watch.since + WINDOW_MS)
             deadline = self._deadline(name, watch)
             if deadline is not None and deadline > self.now:
@@ -206,11 +202,45 @@ class Reign:
                 wake.append(at)
         return min(wake, default=None)
 
+    def _has_paid(self, name: Name, watch: Watch, own: Ends) -> bool:
+        """Whether it has what it was held to; then it is held to what the leader has now."""
+        has = self.progress.has(name)
+        if not watch.linked or not has.covers(watch.mark):
+            return False
+        if watch.owes:
+            self.paces[name].note(self.now, self.now - watch.since)
+        watch.mark, watch.since, watch.owes = own, self.now, not has.covers(own)
+        return True
+
+    def count(self, own: Ends) -> None:
+        """Somebody's disk is further, and the reign is quiet: see what is complete, and who has paid."""
+        self.progress.advance(own)
+        for name, watch in self.watches.items():
+            self._has_paid(name, watch, own)
+
+    @property
+    def quiet(self) -> bool:
+        """Nobody comes, goes or is late: until something happens, or so much time has passed as `review` said, it is
+        enough to count."""
+        return not (
+            self.candidates
+            or self.unwanted
+            or self.slow
+            or self.gone
+            or self._overdue
+            or self.progress.held
+            or self.tardy
+            or not all(watch.linked for watch in self.watches.values())
+        )
+
+    @property
+    def tardy(self) -> bool:
+        """Somebody was over its budget of late."""
+        return any(pace.rounds for pace in self.paces.values())
+
     def late(self) -> dict[Name, str]:
         """Those to be left out, and why, when everybody has been looked at (`review`)."""
-        if not (
-            self.unwanted or self.slow or self._overdue or any(one.rounds for one in self.paces.values())
-        ):
+        if not (self.unwanted or self.slow or self._overdue or self.tardy):
             return {}
         found = dict(self.unwanted)
         for name, watch in self.watches.items():

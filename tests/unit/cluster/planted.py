@@ -244,7 +244,7 @@ PLANTED: dict[Plant, tuple[str, int]] = {
     leads_on_in_the_epoch_of_its_last_life: ("standby", 0),
     counts_acks_of_an_older_epoch: ("standby", 370),
     never_rewinds: ("standby", 0),
-    says_hello_with_what_is_not_on_the_disk: ("standby", 220),
+    says_hello_with_what_is_not_on_the_disk: ("standby", 390),
     acknowledges_what_is_not_on_the_disk: ("standby", 0),
     fills_a_lost_store_while_the_view_calls_it_ready: ("standby", 0),
     cuts_a_reader_that_is_ahead_on_the_same_line: ("chain", 80),
