@@ -2,7 +2,8 @@
 
 The member is stopped, its data removed, and started again, twice: alone, for the rate; and while a load generator
 publishes with confirms as fast as it can, for what that load loses. Both are seen from outside: how far the
-member's journal is on its disk, and how far the leader's is complete, as they say themselves every few milliseconds.
+member's journal is on its disk, and how far the leader's is complete, as they say themselves when they are asked: every few
+milliseconds for the rate, and beside the load more seldom, for an answer takes a millisecond of what the load is measured on.
 
 The bulk copy sends as many bytes as the member's journal has through a loopback socket and writes them in pieces of
 1 MB, each synced: what any copy could reach at most on this machine, measured before and after.
@@ -35,6 +36,7 @@ from tidemark.cli.trial import ask
 
 PIECE_BYTES = 1 << 20
 _POLL_S = 0.02
+_POLL_LOADED_S = 0.1
 
 
 def catch_up(case: Case, cluster: TidemarkCluster, scale: Scale, folder: Path) -> Figures:
@@ -88,7 +90,7 @@ class Returned:
 
 def _return_empty(cluster: TidemarkCluster, leader: str, member: str) -> Returned:
     _empty(cluster, member)
-    return _start(cluster, leader, member)
+    return _start(cluster, leader, member, _POLL_S)
 
 
 def _empty(cluster: TidemarkCluster, member: str) -> None:
@@ -96,7 +98,7 @@ def _empty(cluster: TidemarkCluster, member: str) -> None:
     shutil.rmtree(cluster.trial.data(member))
 
 
-def _start(cluster: TidemarkCluster, leader: str, member: str) -> Returned:
+def _start(cluster: TidemarkCluster, leader: str, member: str, poll_s: float) -> Returned:
     goal = cluster.see(leader).end("durable")
     if not goal:
         raise RunFailedError("the leader does not say how far its journal is")
@@ -114,7 +116,7 @@ def _start(cluster: TidemarkCluster, leader: str, member: str) -> Returned:
         if now > deadline:
             raise RunFailedError(f"{member} is not ready after {WHOLE_S:.0f} s: {said.get('why', 'silent')}")
         before = now
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
 
 
 def journal_bytes(data: Path) -> int:
@@ -161,7 +163,7 @@ def _watched(admin: str) -> Iterator[Watch]:
     watch, over = Watch(admin, []), threading.Event()
 
     def look() -> None:
-        while not over.wait(_POLL_S):
+        while not over.wait(_POLL_LOADED_S):
             complete = ask(admin).get("complete")
             if complete:
                 watch.seen.append((time.monotonic(), int(complete["journal"])))
@@ -194,7 +196,7 @@ def _beside_load(case: Case, cluster: TidemarkCluster, leader: str, member: str,
             quiet_from = time.monotonic()
             time.sleep(scale.seconds)
             quiet_until = time.monotonic()
-            returned = _start(cluster, leader, member)
+            returned = _start(cluster, leader, member, _POLL_LOADED_S)
             after = time.monotonic()
             time.sleep(scale.seconds)
             if load.poll() is not None:

@@ -221,9 +221,9 @@ class Reign:
     @property
     def quiet(self) -> bool:
         """Nobody comes, goes or is late: until something happens, or so much time has passed as `review` said, it is
-        enough to count."""
+        enough to count. One that is far behind says itself when it has come nearer."""
         return not (
-            self.candidates
+            any(one.guarded_at is not None for one in self.candidates.values())
             or self.unwanted
             or self.slow
             or self.gone

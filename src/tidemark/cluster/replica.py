@@ -717,6 +717,8 @@ class Replica:
             return
         progress, ready = self._reign.progress, self._reign.view.ready
         progress.acked(peer, durable)
+        if peer in self._reign.candidates:
+            self._quiet = False  # it may be near enough now
         for name, ends in behind.items():
             if name in ready:
                 progress.acked(name, ends)

@@ -75,7 +75,8 @@ class Shipping:
         """How far they were when they were heard of last; those that are away will go on from there."""
         self._ration = Ration(config.catch_up_bytes_per_s)
         self.held_back = False
-        """Somebody lacks something that could not be sent yet: more may go with the next acknowledgement or ration."""
+        """Somebody lacks something that could not be sent yet: more may go with the next acknowledgement. Rations come with
+        ticks, which look for themselves."""
 
     # Who gets what -------------------------------------------------------------------------------------------
 
@@ -124,6 +125,7 @@ class Shipping:
     def pump(self, store: Store, epoch: int, awaited: Collection[Name]) -> None:
         """Send every peer what it lacks, as far as its credit goes, and its ration if it is not one of the `awaited`."""
         window, ends = self._config.window_bytes, store.ends
+        self.held_back = False
         for peer, sender in list(self._senders.items()):
             catches_up = peer not in awaited
             rationed = catches_up and self._ration.limited
@@ -140,8 +142,9 @@ class Shipping:
                     break
                 if rationed:
                     sender.ration_bytes -= sent
+            waits_for_ration = rationed and sender.ration_bytes <= 0
+            self.held_back = self.held_back or not (waits_for_ration or sender.has_sent(ends))
         self._links.shipped()
-        self.held_back = any(not sender.has_sent(ends) for sender in self._senders.values())
 
     def _ship_some(
         self, store: Store, epoch: int, peer: Name, sender: Sender, most: int, catches_up: bool

@@ -158,6 +158,20 @@ def test_a_tick_is_enough_to_be_given_the_next_ration() -> None:
     assert held(back) > before
 
 
+def test_nothing_is_looked_at_for_one_that_only_waits_for_its_ration() -> None:
+    """Every acknowledgement of the others would have it looked at, and publishers wait for these."""
+    group, client, victim = without_one("standby", 400)
+    for _ in range(4):
+        publish(client, 10)
+        group.pass_ms(STEP_MS)
+    group.restart(victim, StallingDisk())
+    group.settle()
+    shipping = group.leader.member._shipping
+    [(_, sender)] = [item for item in shipping._senders.items() if item[0] == victim]
+    assert not sender.has_sent(group.leader.node.store.ends)
+    assert not shipping.held_back
+
+
 def test_a_member_is_filled_while_it_catches_up_and_follows_when_it_is_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
