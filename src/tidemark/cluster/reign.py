@@ -16,6 +16,7 @@ Invariant: whoever may be ready in the view that is kept, is required here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -212,11 +213,14 @@ class Reign:
         watch.mark, watch.since, watch.owes = own, self.now, not has.covers(own)
         return True
 
-    def count(self, own: Ends) -> None:
-        """Somebody's disk is further, and the reign is quiet: see what is complete, and who has paid."""
+    def count(self, own: Ends, names: Iterable[Name]) -> None:
+        """The disks of these are further, or the leader's own, and the reign is quiet: see what is complete, and who has
+        paid. Afterwards it is as quiet as before, unless somebody was `tardy`."""
         self.progress.advance(own)
-        for name, watch in self.watches.items():
-            self._has_paid(name, watch, own)
+        for name in names:
+            watch = self.watches.get(name)
+            if watch is not None:
+                self._has_paid(name, watch, own)
 
     @property
     def quiet(self) -> bool:

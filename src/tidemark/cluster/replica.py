@@ -234,7 +234,7 @@ class Replica:
             case Asked():
                 self._asked(event)
         if only_counts and self._quiet:
-            self._count()
+            self._count(event)
         elif self._out != [Keep()]:
             self._settle()  # else nothing follows before the unit is in the log, which `Stored` tells
         out, self._out = self._out, []
@@ -282,23 +282,25 @@ class Replica:
         assert self.view is not None
         return isinstance(message, Acked | Completed) and message.epoch == self.view.epoch
 
-    def _count(self) -> None:
+    def _count(self, event: Event) -> None:
         """What `_settle` would do now, with less to look at: what is complete, and whom to tell how far we are."""
         reign = self._reign
-        if reign is not None:
-            reign.now = self._now
-            reign.count(self._facts.durable)
-            if not reign.quiet:
-                self._settle()
-                return
-            self._completed = self._completed.most(reign.progress.complete)
-            look_at = self._now + min(WINDOW_MS, self._config.backup_timeout_ms)
-            if self._wake_at is None or look_at < self._wake_at:
-                self._ask_wake(look_at)  # whoever owes something now may not have paid then
-        else:
+        if reign is None:
             assert self.view is not None
             self._acknowledge(self.view)
-        self._tell_complete()
+            self._tell_complete()
+            return
+        reign.now, known = self._now, reign.progress.complete
+        reign.count(self._facts.durable, _whose(event) or reign.watches)
+        if reign.tardy:
+            self._settle()
+            return
+        look_at = self._now + min(WINDOW_MS, self._config.backup_timeout_ms)
+        if self._wake_at is None or look_at < self._wake_at:
+            self._ask_wake(look_at)  # whoever owes something now may not have paid then
+        if reign.progress.complete is not known:
+            self._completed = self._completed.most(reign.progress.complete)
+            self._tell_complete()
 
     def _ask_wake(self, at: int | None) -> None:
         self._wake_at = at
@@ -995,8 +997,11 @@ class Replica:
                 self._reported = self._stable
                 self._out.append(Complete(self._stable))
         if self.view is not None:
-            for name in self._readers.untold(self._completed):
-                self._tell(name, Completed(self.view.epoch, self._completed))
+            untold = self._readers.untold(self._completed)
+            if untold:
+                message = Completed(self.view.epoch, self._completed)
+                for name in untold:
+                    self._tell(name, message)
 
     # A store that failed ---------------------------------------------------------------------------------------
 
@@ -1235,3 +1240,10 @@ class Replica:
             self._quit("the cluster was shut down", clean=True)
             return None
         return deadline
+
+
+def _whose(event: Event) -> list[Name]:
+    """Whose disks an acknowledgement is about; nobody's, if it is none."""
+    if isinstance(event, PeerSaid) and isinstance(event.message, Acked):
+        return [event.peer, *(name for name, _ in event.message.behind)]
+    return []

@@ -204,6 +204,8 @@ class Member:
         self.given_up_messages = 0
         """How many at least were cut off here that may have been confirmed, after an operator had accepted their loss."""
         self._answer = Answer(False, "")
+        self._told_of = self._told = Completed(0, Ends())
+        """What the mode wanted told last, and what was told."""
         self._ended = False
         """The shell was told to end the process: nothing more is kept, acknowledged, sent or confirmed."""
 
@@ -513,13 +515,16 @@ class Member:
                     raise Stop  # else what comes behind it is the answer to whoever asked
 
     def _with_floor(self, message: Completed) -> Completed:
-        """Say also which versions of streams nobody can pin any more; whoever follows passes on what it was told."""
+        """Say also which versions of streams nobody can pin any more; whoever follows passes on what it was told. What is
+        told to several is made once."""
+        if message is self._told_of:
+            return self._told
         if self.serving:
             # A pin whose frame is still open has its number already.
             node = self.node
             self._floors.known = node.broker.streams.promise(self._complete.journal), node.arena.next_seq - 1
-        floor, floor_at = self._floors.known
-        return Completed(message.epoch, message.upto, floor, floor_at)
+        self._told_of, self._told = message, Completed(message.epoch, message.upto, *self._floors.known)
+        return self._told
 
     # Leading and following -----------------------------------------------------------------------------------
 

@@ -23,6 +23,9 @@ from tidemark.store.units import joined
 
 SHIP_BYTES = 1 << 20
 """How much is read from a log for a peer at once."""
+LOGS = tuple(Log)
+Read = dict[tuple[Log, int, int], list[Unit]]
+"""What was read from the logs for peers just now, by (log, behind which sequence, how much at most)."""
 
 
 class Links(Protocol):
@@ -125,6 +128,7 @@ class Shipping:
     def pump(self, store: Store, epoch: int, awaited: Collection[Name]) -> None:
         """Send every peer what it lacks, as far as its credit goes, and its ration if it is not one of the `awaited`."""
         window, ends = self._config.window_bytes, store.ends
+        read: Read = {}
         self.held_back = False
         for peer, sender in list(self._senders.items()):
             catches_up = peer not in awaited
@@ -137,7 +141,7 @@ class Shipping:
                 most = min(SHIP_BYTES, window - sender.unacked_bytes)
                 if rationed:
                     most = min(most, sender.ration_bytes)
-                sent = self._ship_some(store, epoch, peer, sender, most, catches_up) if most > 0 else 0
+                sent = self._ship_some(store, epoch, peer, sender, most, catches_up, read) if most > 0 else 0
                 if not sent:
                     break
                 if rationed:
@@ -147,14 +151,23 @@ class Shipping:
         self._links.shipped()
 
     def _ship_some(
-        self, store: Store, epoch: int, peer: Name, sender: Sender, most: int, catches_up: bool
+        self,
+        store: Store,
+        epoch: int,
+        peer: Name,
+        sender: Sender,
+        most: int,
+        catches_up: bool,
+        read: Read,
     ) -> int:
-        """Send about so much of what comes next. Returns how much it was."""
-        for log in Log:
+        """Send about so much of what comes next. Returns how much it was. What was `read` for one is there for all that
+        are as far."""
+        for log in LOGS:
             if sender.after[log] >= store.ends[log]:
                 continue
+            place = log, sender.after[log], most
             try:
-                units = store.units_after(log, sender.after[log], most)
+                units = read.get(place) or read.setdefault(place, store.units_after(*place))
             except LogGone:
                 # It fell too far behind: it asks again and is told to begin anew.
                 self.end(peer)

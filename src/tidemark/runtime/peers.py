@@ -188,6 +188,9 @@ class Peers:
         self._beat_due_s = self.loop.time() + BEAT_S
         self._beat = self.loop.call_later(BEAT_S, self._look)
         self._news_due: asyncio.TimerHandle | None = None
+        self._news_of: Completed | None = None
+        self._news = b""
+        """What is complete, as it was told to somebody last: mostly others are told the same."""
 
     @property
     def open_to_strangers(self) -> bool:
@@ -249,7 +252,9 @@ class Peers:
         if isinstance(message, Completed):
             if not link.news:
                 link.news_s = self.loop.time()
-            link.news = encode(message)  # it says all that an earlier one said
+            if message is not self._news_of:
+                self._news_of, self._news = message, encode(message)
+            link.news = self._news  # it says all that an earlier one said
             if self._news_due is None:
                 self._news_due = self.loop.call_later(NEWS_S, self._tell_news)
         else:

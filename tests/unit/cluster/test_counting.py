@@ -52,9 +52,9 @@ class Both:
         self._looks._is_quiet = lambda: False  # type: ignore[method-assign]
         count = self._counts._count
 
-        def counting() -> None:
+        def counting(event: Event) -> None:
             type(self).counted += 1
-            count()
+            count(event)
 
         self._counts._count = counting  # type: ignore[method-assign]
 

@@ -58,6 +58,9 @@ SEQUENCES: Final = struct.Struct("<QQ")
 TAKEOVER: Final = struct.Struct("<16sQQ")
 CENSUS: Final = struct.Struct("<IQQ")
 COUNT: Final = struct.Struct("<I")
+ACKED: Final = struct.Struct("<IB3sQQQI")
+"""The whole frame when nobody reads through the reader: with `COMPLETED`, what comes for every group of records."""
+COMPLETED: Final = struct.Struct("<IB3sQQQQQ")
 ZERO: Final = bytes(3)
 
 MESSAGE_BYTES_MAX: Final = 1 << 20
@@ -89,6 +92,8 @@ ADVICE: Final = 0x80
 Verdict: TypeAlias = Literal["resume", "rewind", "reset", "refuse"]
 VERDICTS: Final[tuple[Verdict, ...]] = ("resume", "rewind", "reset", "refuse")
 
+NO_FIELD: Final = "a frame ends in the middle of a field"
+
 # Writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -105,11 +110,14 @@ def encode(message: Message) -> bytes:
         case Offer(epoch, verdict, to, ends, reason):
             kind = bytes([VERDICTS.index(verdict)])
             return _frame(Kind.OFFER, epoch, kind, _ends(to), _ends(ends), _text(reason))
+        case Acked(epoch, durable, ()):
+            return ACKED.pack(ACKED.size - 4, Kind.ACKED, ZERO, epoch, durable.catalog, durable.journal, 0)
         case Acked(epoch, durable, behind):
             each = [name(member) + _ends(ends) for member, ends in behind]
             return _frame(Kind.ACKED, epoch, _ends(durable), COUNT.pack(len(each)), *each)
         case Completed(epoch, upto, floor, floor_at):
-            return _frame(Kind.COMPLETED, epoch, _ends(upto), SEQUENCES.pack(floor, floor_at))
+            said = upto.catalog, upto.journal, floor, floor_at
+            return COMPLETED.pack(COMPLETED.size - 4, Kind.COMPLETED, ZERO, epoch, *said)
         case Outdated(epoch):
             return _frame(Kind.OUTDATED, epoch)
         case Closing(epoch, upto):
@@ -233,6 +241,14 @@ class Decoder:
         _, kind, _, epoch = HEAD.unpack_from(frame)
         if kind == Kind.UNIT:
             found.append((epoch, _unit(frame)))
+        elif kind == Kind.ACKED and len(frame) == ACKED.size:
+            _, _, _, _, catalog, journal, count = ACKED.unpack(frame)
+            if count:
+                raise PeerFault(reason=NO_FIELD)
+            found.append(Acked(epoch, Ends(catalog, journal)))
+        elif kind == Kind.COMPLETED and len(frame) == COMPLETED.size:
+            _, _, _, _, catalog, journal, floor, floor_at = COMPLETED.unpack(frame)
+            found.append(Completed(epoch, Ends(catalog, journal), floor, floor_at))
         elif kind in KINDS and kind != Kind.PING:
             found.append(_message(kind, epoch, Fields(frame[HEAD_BYTES:])))
 
@@ -287,7 +303,7 @@ class Fields:
     def take(self, size: int) -> memoryview:
         start, self._at = self._at, self._at + size
         if self._at > len(self._data):
-            raise PeerFault(reason="a frame ends in the middle of a field")
+            raise PeerFault(reason=NO_FIELD)
         return self._data[start : self._at]
 
     def byte(self) -> int:
