@@ -765,12 +765,13 @@ class Replica:
         return True
 
     def _may_be_filled(self, view: View, peer: Name) -> bool:
-        """A member that lost its store is filled again only when no view can call it ready any more."""
-        if self._reign is None:
-            return peer not in view.ready
-        if peer in view.ready:
+        """A member that lost its store, or is to empty it, is filled only when no view can call it ready any more. A
+        leader knows that when it leads: not before, for what it proposed in an earlier life may still be on its way,
+        and not afterwards."""
+        if self._reign is not None and peer in view.ready:
             self._reign.unwanted[peer] = "its store is lost"
-        return peer not in view.ready and not self._proposals.name(peer)
+        knows = self._reign is not None or view.leader != self.me
+        return knows and peer not in view.ready and not self._proposals.name(peer)
 
     # Leading ---------------------------------------------------------------------------------------------------
 
@@ -875,7 +876,7 @@ class Replica:
             return self._consider_founding()
         if not self.view_holds:
             return self._await_view(view)
-        if self._refilling and self._whole and view.ready == (self.me,):
+        if self._refilling and self._whole and set(view.ready) - self._succession.gone == {self.me}:
             self._refilling = False  # nobody else is left who has what it has
         if self.me not in view.ready or not self._whole or self.state is State.CATCHUP or self._refilling:
             if self.me == view.leader:

@@ -17,6 +17,7 @@ from tidemark.cluster.mode import (
     Follow,
     Given,
     Keep,
+    MemberGone,
     PeerDown,
     PeerUp,
     Propose,
@@ -229,6 +230,37 @@ def test_a_leader_goes_on_without_a_member_that_is_to_be_filled_before_it_answer
     assert propose.view.ready == ("a",)
 
     assert told(leader.see(replace(propose.view, revision=90)), Offer)
+
+
+def test_a_member_that_does_not_lead_yet_has_no_store_emptied() -> None:
+    """What it proposed in an earlier life may still be on its way, and call that member ready."""
+    leader = Bench("a").holding((H1, 2, 5))
+    leader.lease()
+    leader.see(a_view("a", "a"))
+    assert told(leader.greeted_by("b", Ends(), whole=False), Offer) == []
+
+
+def test_a_leader_that_was_demoted_has_no_store_emptied_while_its_proposal_is_on_its_way() -> None:
+    leader = Bench("a", provider="external").holding((H1, 2, 5))
+    leader.lease()
+    leader.see(a_view("a", "a"))
+    [promoted] = only(leader.step(Asked("promote")), Propose)
+    leader.see(replace(promoted.view, revision=1000))
+    leader.sync()
+    effects = leader.greeted_by("b") + leader.acked_by("b") + leader.after(300) + leader.acked_by("b")
+    assert "b" in only(effects, Propose)[-1].view.ready
+
+    assert only(leader.step(Asked("demote")), Answer)[0].done
+    assert told(leader.greeted_by("b", Ends(), whole=False), Offer) == []
+
+
+@pytest.mark.parametrize("lost", ["a", "c", "ac"])
+def test_a_refill_is_given_up_when_nobody_else_is_left_who_has_what_it_has(lost: str) -> None:
+    member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "abc"))
+    member.lease()
+    member.step(Asked("refill"))
+    effects = member.step(*[MemberGone(name) for name in lost]) + member.after(10_000)
+    assert bool(only(effects, Propose)) is (lost == "ac")
 
 
 def test_a_refused_member_stops_and_says_why() -> None:
