@@ -21,6 +21,13 @@ def judged(*took_ms: int, slow_share: float = SHARE) -> tuple[bool, float]:
     return pace.is_slow(now, 0), pace.share(now, 0)
 
 
+def test_without_a_budget_nothing_is_kept() -> None:
+    pace = Pace(0, SHARE)
+    for now in range(1000):
+        pace.note(now, 1)
+    assert not pace.rounds
+
+
 @pytest.mark.parametrize(
     ("took_ms", "slow", "share"),
     [
