@@ -240,14 +240,14 @@ class Node:
             self._flush_adopted(now_ms)
             return
         self.arena.turn += 1
-        full = False
+        full, told = False, True
         try:
             try:
-                self._dispatch(now_ms)
+                told = self._dispatch(now_ms)
             except DiskFull:
                 # Ends that found no room are tried again. The rest goes on: segments become free only by a flush.
                 full = True
-            self._flush(now_ms, told=True)
+            self._flush(now_ms, told=told)
             if not full:
                 self._checkpoint(now_ms)
         except StoreError as error:
@@ -265,7 +265,9 @@ class Node:
             self.fail(error)
 
     def _flush(self, now_ms: int, *, told: bool = False) -> None:
-        """`told`: the ends that memory knows of have just been written down. A leader that is fenced does not do that."""
+        """`told`: the ends that memory knows of have just been written down. A leader that is fenced does not do that. What
+        found no room counts as told, for room comes only of letting go: a leader that is then replaced may have let go of
+        what its consumer had acknowledged and others still have."""
         self.catalog.flush(now_ms)
         if not self.catalog.full:
             # Else the messages wait too: none is on the disk before the queue it belongs to.
@@ -287,7 +289,8 @@ class Node:
     def _store_full(self) -> bool:
         return self.journal.full or self.catalog.full
 
-    def _dispatch(self, now_ms: int) -> None:
+    def _dispatch(self, now_ms: int) -> bool:
+        """Whether every end that memory knows of was written down."""
         try:
             self.broker.turn(now_ms)
         except StoreError:
@@ -295,6 +298,8 @@ class Node:
         except Exception as error:
             # A mistake of ours about one queue must not keep everybody else's messages from the disk.
             self._outside.note("error", "unexpected exception", where="turn", error=error)
+            return False
+        return True
 
     def completed(self, now_ms: int) -> None:
         """The disk has news."""

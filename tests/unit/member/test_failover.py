@@ -182,6 +182,34 @@ def test_a_fenced_leader_lets_go_of_nothing_for_an_ack_that_it_has_not_written_d
     assert journal.passed(barrier)
 
 
+def test_a_turn_that_a_mistake_of_ours_has_cut_short_lets_go_of_nothing(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the message may be among what was not written down."""
+    leader = group.leader
+    client = leader.open()
+    client.declare("q", durable=True)
+    client.publish(1, "q", b"x", properties=PERSISTENT)
+    group.settle()
+    tag = client.ask(1, BasicGet(queue="q")).method.delivery_tag
+    journal, notes = leader.node.journal, []
+
+    with monkeypatch.context() as broken:
+        broken.setattr(leader.node._outside, "note", lambda *_, **facts: notes.append(facts))
+        broken.setattr(journal, "settled", lambda *_: 1 / 0)
+        barrier = journal.barrier()
+        client.send(1, BasicAck(delivery_tag=tag))
+        for _ in range(3):
+            leader.work()
+            leader.member.maintain(group.now_ms, 1 << 20)
+    assert notes and not journal.passed(barrier)
+
+    leader.work()
+    group.settle()
+    leader.member.maintain(group.now_ms, 1 << 20)
+    assert journal.passed(barrier)
+
+
 def test_the_turns_that_the_next_leader_gives_are_higher(group: Group) -> None:
     given = []
     for _ in range(3):
