@@ -314,7 +314,7 @@ class Member:
             streams = self.node.broker.streams
             streams.exact_from = max(streams.exact_from, message.ends.journal)
         self._handle(PeerSaid(peer, message))
-        if self._shipping.held_back:
+        if self._shipping.may_go_on(self.mode.awaited()):
             self._pump()
 
     def given(self, peer: Name, epoch: int, unit: Unit) -> None:
@@ -715,7 +715,7 @@ class Member:
         if durable != self._durable:
             self._durable = durable
             self._handle(Durable(durable))
-        if moved or self._shipping.held_back:
+        if moved or self._shipping.may_go_on(self.mode.awaited()):
             self._pump()
 
     def _pump(self) -> None:

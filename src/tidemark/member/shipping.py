@@ -77,15 +77,16 @@ class Shipping:
         self._positions: dict[Name, Ends] = {}
         """How far they were when they were heard of last; those that are away will go on from there."""
         self._ration = Ration(config.catch_up_bytes_per_s)
-        self.held_back = False
-        """Somebody lacks something that could not be sent yet: more may go with the next acknowledgement. Rations come with
-        ticks, which look for themselves."""
+        self._held_back = False
+        """Somebody lacks something that could not be sent yet: more may go with the next acknowledgement."""
+        self._short: list[Name] = []
+        """Those who had nothing left of their ration. Rations come with ticks, which look for themselves."""
 
     # Who gets what -------------------------------------------------------------------------------------------
 
     def begin(self, peer: Name, after: Ends) -> None:
         self._senders[peer] = Sender({log: after[log] for log in Log})
-        self.held_back = True
+        self._held_back = True
 
     def end(self, peer: Name) -> None:
         self._senders.pop(peer, None)
@@ -129,7 +130,7 @@ class Shipping:
         """Send every peer what it lacks, as far as its credit goes, and its ration if it is not one of the `awaited`."""
         window, ends = self._config.window_bytes, store.ends
         read: Read = {}
-        self.held_back = False
+        self._held_back, self._short = False, []
         for peer, sender in list(self._senders.items()):
             catches_up = peer not in awaited
             rationed = catches_up and self._ration.limited
@@ -146,9 +147,15 @@ class Shipping:
                     break
                 if rationed:
                     sender.ration_bytes -= sent
-            waits_for_ration = rationed and sender.ration_bytes <= 0
-            self.held_back = self.held_back or not (waits_for_ration or sender.has_sent(ends))
+            if rationed and sender.ration_bytes <= 0:
+                self._short.append(peer)
+            elif not sender.has_sent(ends):
+                self._held_back = True
         self._links.shipped()
+
+    def may_go_on(self, awaited: Collection[Name]) -> bool:
+        """Whether more might be sent than at the last `pump`, though the logs hold nothing new."""
+        return self._held_back or any(name in awaited for name in self._short)
 
     def _ship_some(
         self,

@@ -8,7 +8,9 @@ from unit.member.test_alike import compare
 from unit.member.world import Group, Process, StallingDisk
 
 from tidemark.cluster.mode import State
+from tidemark.member.member import Member
 from tidemark.member.rationing import BUSY_PER_S, LOOK_MS, Ration
+from tidemark.model.peers import Message
 from tidemark.store.journal import Journal
 from tidemark.wire.amqp091.methods import BasicAck
 
@@ -169,7 +171,36 @@ def test_nothing_is_looked_at_for_one_that_only_waits_for_its_ration() -> None:
     shipping = group.leader.member._shipping
     [(_, sender)] = [item for item in shipping._senders.items() if item[0] == victim]
     assert not sender.has_sent(group.leader.node.store.ends)
-    assert not shipping.held_back
+    assert not shipping.may_go_on(group.leader.member.mode.awaited())
+
+
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_one_that_confirms_begin_to_wait_for_is_sent_what_it_lacks_at_once(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next ration may be 50 ms away."""
+    group, client, victim = without_one(mode, 150)
+    for _ in range(4):
+        publish(client, 10)
+        group.pass_ms(STEP_MS)
+    back = group.restart(victim, StallingDisk())
+    honest, lacking = Member.peer_said, []
+
+    def peer_said(self: Member, peer: str, message: Message) -> None:
+        before = victim in self.mode.awaited()
+        honest(self, peer, message)
+        if not before and self is group.leader.member and victim in self.mode.awaited():
+            sender = self._shipping._senders[victim]
+            lacking.append(not sender.has_sent(self.node.store.ends))
+
+    monkeypatch.setattr(Member, "peer_said", peer_said)
+    for _ in range(100):
+        for _ in range(10):
+            publish(client, 1)
+        if back.state is State.READY:
+            break
+        group.pass_ms(10)
+    assert lacking == [False]
 
 
 def test_a_member_is_filled_while_it_catches_up_and_follows_when_it_is_ready(
