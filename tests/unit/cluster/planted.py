@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.cluster import divergence, replica
+from tidemark.cluster import divergence
 from tidemark.cluster.mode import State
 from tidemark.cluster.progress import Progress
 from tidemark.cluster.proposals import Proposals
@@ -146,7 +146,7 @@ def never_rewinds(patch: pytest.MonkeyPatch) -> None:
         offer = answer(hello, **how)
         return replace(offer, verdict="resume", to=hello.durable) if offer.verdict == "rewind" else offer
 
-    patch.setattr(replica.divergence, "answer", resume)
+    patch.setattr(divergence, "answer", resume)
 
 
 def says_hello_with_what_is_not_on_the_disk(patch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.cluster import divergence, replica
+from tidemark.cluster import divergence
 from tidemark.cluster.loss import Stock
 from tidemark.cluster.mode import Answer, Asked, State, Survey
 from tidemark.cluster.progress import Progress
 from tidemark.cluster.reign import Reign
-from tidemark.cluster.replica import Replica
+from tidemark.cluster.replica import Replica, core
 from tidemark.member import shipping
 from tidemark.member.member import Facts, Member
 from tidemark.member.shipping import Shipping
@@ -99,7 +99,7 @@ def leads_without_being_ready(set_: Set) -> None:
             self.view, self._whole, self.state = view, whole, state
 
     set_(Replica, "_consider_leading", consider)
-    set_(replica, "legal", lambda *_: True)
+    set_(core, "legal", lambda *_: True)
 
 
 def leads_on_after_a_restart(set_: Set) -> None:
