@@ -156,12 +156,13 @@ def test_no_change_is_made_for_another_site(api: Api, entry: Entry) -> None:
     assert ask(api, entry, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
 
 
-@pytest.mark.parametrize("entry", READING, ids=identity)
+IN_A_VIRTUAL_HOST = [one for one in READING if "{vhost}" in one.path and least(one) == "management"]
+
+
+@pytest.mark.parametrize("entry", IN_A_VIRTUAL_HOST, ids=identity)
 def test_another_virtual_host_is_not_there_for_who_may_not_see_it(
     api: Api, visitors: dict[str, Api], entry: Entry
 ) -> None:
-    if "{vhost}" not in entry.path or least(entry) != "management":
-        pytest.skip("it is about no virtual host, or not for everybody")
     api("PUT", "/vhosts/hidden", {})
     api("PUT", "/queues/hidden/a-queue", {})
     api("PUT", "/streams/hidden/a-stream", {})
