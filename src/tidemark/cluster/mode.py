@@ -270,6 +270,13 @@ class Belong:
 
 
 @dataclass(frozen=True, slots=True)
+class Intend:
+    """Have the store say on the disk which cluster it is about to found. Done when the next effect is performed."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lead:
     """Open a history in both logs and serve clients."""
 
@@ -376,6 +383,7 @@ Effect = (
     | Complete
     | Dial
     | Belong
+    | Intend
     | Lead
     | Follow
     | Fence

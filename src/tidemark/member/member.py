@@ -40,6 +40,7 @@ from tidemark.cluster.mode import (
     Follow,
     Given,
     Hush,
+    Intend,
     Keep,
     Lead,
     Lease,
@@ -140,6 +141,10 @@ class Facts:
     @property
     def epoch(self) -> int:
         return self._member.node.store.files.status.epoch
+
+    @property
+    def founding(self) -> str:
+        return self._member.node.store.files.status.founding
 
     @property
     def ends(self) -> Ends:
@@ -489,6 +494,8 @@ class Member:
                 self._outside.drain()
             case Belong(cluster, epoch):
                 self._remember(cluster=cluster, epoch=epoch)
+            case Intend(cluster):
+                self._remember(founding=cluster)
             case Propose(view, why):
                 self._outside.note(
                     "info", "view proposed", epoch=view.epoch, ready=" ".join(view.ready), why=why

@@ -83,6 +83,7 @@ class StoreFiles:
             history=self.found.history,
             cluster=self.found.cluster,
             epoch=self.found.epoch,
+            founding=self.found.founding,
             role=self.found.role,
             alone_from=self.found.alone_from,
         )

@@ -43,6 +43,8 @@ class Status:
     """The UUID of the cluster that it belongs to, in hex; empty: to none."""
     epoch: int = 0
     """The last epoch of that cluster in which it took part."""
+    founding: str = ""
+    """The UUID of the cluster that it was about to found last, in hex."""
     role: str = "alone"
     """What it was then: alone, leader or backup."""
     alone_from: int = 0

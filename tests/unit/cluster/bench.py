@@ -14,6 +14,7 @@ from tidemark.cluster.mode import (
     Durable,
     Effect,
     Event,
+    Intend,
     Lead,
     Lease,
     MemberGone,
@@ -48,9 +49,11 @@ def told(effects: Iterable[Effect], kind: type[E]) -> list[tuple[str, E]]:
 
 
 class Bench:
-    def __init__(self, me: str = "a", mode: str = "standby", **settings: Any) -> None:
+    def __init__(
+        self, me: str = "a", mode: str = "standby", *, store: ToyStore | None = None, **settings: Any
+    ) -> None:
         self.me = me
-        self.store = ToyStore()
+        self.store = store or ToyStore()
         self.config = ClusterConfig(name="c", **settings)
         self._dice = 0
         self.mode: Any = MODES[mode](me, self.config, self._entropy, self.store)  # type: ignore[call-arg]
@@ -79,6 +82,8 @@ class Bench:
         match effect:
             case Belong(cluster, epoch):
                 self.store.cluster, self.store.epoch = cluster, epoch
+            case Intend(cluster):
+                self.store.founding = cluster
             case Lead(_, history):
                 self.put(history, Log.CATALOG, 0)
                 self.put(history, Log.JOURNAL, 0)

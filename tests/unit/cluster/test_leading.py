@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from unit.cluster.bench import CLUSTER, Bench, a_view, only, told
+from unit.cluster.toys import ToyStore
 
 from tidemark.cluster.mode import (
     Answer,
@@ -18,6 +19,7 @@ from tidemark.cluster.mode import (
     Fence,
     Follow,
     Hush,
+    Intend,
     Lead,
     Lease,
     MemberGone,
@@ -82,6 +84,52 @@ def test_whoever_has_most_founds_the_cluster_and_leads_it() -> None:
     ]
     member.sync()
     assert member.state is State.ACTIVE
+
+
+def a_founder_that_died(store: ToyStore | None = None) -> tuple[Bench, View]:
+    """It had asked for the first view and died before the answer came; it is here again, with this store or its own."""
+    before = Bench("a", size=1)
+    before.lease()
+    [propose] = only(before.see(None), Propose)
+    member = Bench("a", size=1, store=store or before.store)
+    member.lease()
+    return member, replace(propose.view, revision=1)
+
+
+def test_a_founder_says_on_its_disk_what_it_is_about_to_found() -> None:
+    effects = Bench("a", size=1).see(None)
+    [intend], [propose] = only(effects, Intend), only(effects, Propose)
+    assert intend.cluster == propose.view.cluster
+    assert effects.index(intend) < effects.index(propose)
+
+
+def test_a_founder_that_died_before_it_led_leads_when_it_is_back() -> None:
+    """H-46: nothing was confirmed by that view, and no other store belongs to the cluster. Seed 120074."""
+    member, view = a_founder_that_died()
+    effects = member.see(view)
+    assert only(effects, Belong) == [Belong(view.cluster, 1)]
+    [propose] = only(effects, Propose)
+    assert (propose.view.epoch, propose.view.ready, propose.view.cluster) == (2, ("a",), view.cluster)
+
+
+def test_a_founder_whose_view_was_not_written_asks_for_the_same_cluster_again() -> None:
+    """The first question may still be on its way, and be answered after the second."""
+    member, view = a_founder_that_died()
+    [propose] = only(member.see(None), Propose)
+    assert propose.view.cluster == view.cluster
+
+
+def test_a_founder_whose_store_is_lost_does_not_take_it_for_new() -> None:
+    """H-66: it may have led, and confirmed."""
+    member, view = a_founder_that_died(ToyStore())
+    assert only(member.see(view), Propose) == []
+    assert "its store is lost" in only(member.log, Became)[-1].why
+
+
+def test_a_store_that_was_to_found_a_cluster_joins_another_that_is_there() -> None:
+    member, _ = a_founder_that_died()
+    effects = member.see(a_view("b", "b"))
+    assert only(effects, Dial) == [Dial("b")] and not only(effects, Quit)
 
 
 def test_a_lost_etcd_does_not_found_a_cluster_over_stores_that_belong_to_one() -> None:

@@ -47,6 +47,7 @@ from tidemark.cluster.mode import (
     Follow,
     Given,
     Hush,
+    Intend,
     Keep,
     Lead,
     Lease,
@@ -324,6 +325,8 @@ class World:
                 if epoch:
                     machine.wiped = False
                     self.check_ready()
+            case Intend(cluster):
+                store.founding = cluster
             case Lead(epoch, history):
                 self._lead(machine, epoch, history)
             case Follow(leader):

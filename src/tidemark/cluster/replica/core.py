@@ -45,6 +45,10 @@ class LogFacts(Protocol):
     @property
     def epoch(self) -> int: ...
     @property
+    def founding(self) -> str:
+        """The cluster that this store was about to found last."""
+
+    @property
     def ends(self) -> Ends: ...
     @property
     def durable(self) -> Ends: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemark.cluster.loss import EPOCHS_UNHEARD
 from tidemark.cluster.mode import (
+    Intend,
     MemberHere,
     State,
 )
@@ -114,7 +115,9 @@ class TakingOver(Leading):
         elif self._cluster:
             # What others confirmed of late nobody knows any more.
             accepted = epoch = self._epoch_behind(epoch - 1, unheard=unheard)
-        cluster = self._cluster or self._entropy(16).hex()
+        cluster = self._cluster or self._facts.founding or self._entropy(16).hex()
+        if not self._cluster and self._facts.founding != cluster:
+            self._out.append(Intend(cluster))  # so that it knows its own view when it dies before it leads
         self._propose(
             View(cluster, epoch, self.me, (self.me,), self._history(), self._kept_revision(), accepted),
             why,

@@ -24,6 +24,8 @@ class ViewChanges(Following):
             self._view_lost()
             return
         known = self.view
+        if self._has_founded(view):
+            self._belong(view.cluster, view.epoch)
         if self._cluster not in ("", view.cluster):
             self._quit(
                 f"this store belongs to cluster {self._cluster}, the cluster that is kept under this name is "
@@ -59,6 +61,12 @@ class ViewChanges(Following):
                     if name not in view.ready:
                         self._reign.admit(name, self._readers.of(name), self._facts.durable)
             self._aim()
+
+    def _has_founded(self, view: View) -> bool:
+        """Whether this is the view by which this store was to found a cluster, and it died before it could lead: then
+        nothing has been confirmed by this view, and its store is all that there is."""
+        mine = view.leader == self.me and view.ready == (self.me,) and view.cluster == self._facts.founding
+        return mine and not self._cluster and view.history not in self._proposals.histories
 
     def _is_older(self, view: View) -> bool:
         """Whether this view was replaced by another before, as far as this member and its store know."""
