@@ -230,7 +230,7 @@ class Reign:
             any(one.guarded_at is not None for one in self.candidates.values())
             or self.unwanted
             or self.slow
-            or self.gone
+            or not self.gone.isdisjoint(self.watches)
             or self._overdue
             or self.progress.held
             or self.tardy

@@ -18,6 +18,7 @@ from tidemark.cluster.mode import (
     Lead,
     Lease,
     MemberGone,
+    MemberHere,
     PeerSaid,
     PeerUp,
     Propose,
@@ -151,6 +152,7 @@ class Bench:
         view = propose.view
         self.see(View(view.cluster, view.epoch, self.me, tuple(ready or self.me), view.history, epoch * 10))
         self.sync()
+        self.step(MemberHere("z", CLUSTER, Ends()))
         return self
 
     def greeted_by(self, peer: str, durable: Ends | None = None, **facts: Any) -> list[Effect]:
