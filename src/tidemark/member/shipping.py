@@ -80,7 +80,8 @@ class Shipping:
         self._held_back = False
         """Somebody lacks something that could not be sent yet: more may go with the next acknowledgement."""
         self._short: list[Name] = []
-        """Those who had nothing left of their ration. Rations come with ticks, which look for themselves."""
+        """Those who had nothing left of their ration. The next one comes with a tick; but if confirms begin to wait for one
+        of them before that, it is rationed no more."""
 
     # Who gets what -------------------------------------------------------------------------------------------
 

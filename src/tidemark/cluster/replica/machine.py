@@ -147,7 +147,7 @@ class Replica(Orders):
         if self._reign is not None:
             return not self._fenced and self._reign.quiet
         source = self._source
-        return source.session and source.in_line and source.copied
+        return source.session and source.copied
 
     def _is_about_progress(self, message: Message) -> bool:
         """Whether it only says, in our epoch, how far somebody is."""
