@@ -89,6 +89,21 @@ def test_an_etcd_that_is_brought_back_from_an_older_copy_costs_nothing_but_a_pro
         assert counts["promotions refused"] >= 1
 
 
+@pytest.mark.parametrize("provider", ["etcd", "external"])
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_a_store_that_is_emptied_on_demand_counts_for_nothing_until_it_is_full(
+    mode: str, provider: str
+) -> None:
+    """U-34: whatever view is on its way meanwhile, and whoever is lost."""
+    counts: dict[str, int] = {}
+    for seed in range(ASKED):
+        run = run_seed(seed, mode, about=("refill", "isolate", "kill", "slow"), provider=provider)
+        for what, number in run.world.counts.items():
+            counts[what] = counts.get(what, 0) + number
+    assert counts["refills begun"] > ASKED
+    assert counts["refilled"] > ASKED
+
+
 @pytest.mark.parametrize("mode", ["standby", "chain"])
 def test_readers_at_any_member_see_only_what_is_complete_and_never_go_back(mode: str) -> None:
     counts: dict[str, int] = {}

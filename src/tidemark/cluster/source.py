@@ -37,6 +37,8 @@ class Source:
     """It has, in this epoch: the log is part of the leader's."""
     vouched: bool = False
     """It was the leader itself."""
+    vouched_by: int = 0
+    """The revision of the view by which it led then, if our store was not whole."""
     copied: bool = False
     """What the copy's source had at first is here."""
     kept: Ends | None = None
@@ -95,7 +97,8 @@ class Source:
         self.session = self.in_line = True
         self.kept = ends
         self._goal, self._acked = offer.ends, None
-        self.vouched = self.vouched or leads
+        if leads:
+            self.vouched, self.vouched_by = True, offer.revision
 
     # What comes ------------------------------------------------------------------------------------------------
 

@@ -149,6 +149,8 @@ class Offer:
     """How far the source is, now."""
     reason: str = ""
     """refuse: why, and what to do."""
+    revision: int = 0
+    """resume, to a reader whose store is not whole: of the view by which the source leads. It does not call the reader ready."""
 
 
 @dataclass(frozen=True, slots=True)

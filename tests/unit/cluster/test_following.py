@@ -17,7 +17,9 @@ from tidemark.cluster.mode import (
     Follow,
     Given,
     Keep,
+    Lease,
     MemberGone,
+    MemberHere,
     PeerDown,
     PeerUp,
     Propose,
@@ -222,6 +224,82 @@ def test_a_store_is_emptied_for_a_refill_when_the_leader_counts_on_it_no_more(re
     assert member.store.ends == Ends()
 
 
+def a_member_that_is_refilled(**settings: object) -> Bench:
+    """It has emptied its store because the leader, by the view of revision 70, counts on it no more. It knows an older one."""
+    member = Bench("b", **settings).holding((H1, 2, 5)).following(a_view("a", "ab"))  # type: ignore[arg-type]
+    member.step(Asked("refill"), PeerUp("a", dialled=True))
+    assert only(member.hear("a", Offer(1, "resume", Ends(), Ends(2, 5), revision=70)), Reset)
+    member.step(PeerDown("a", dialled=True), PeerUp("a", dialled=True))
+    member.hear("a", Offer(1, "resume", Ends(), Ends(2, 5), revision=70))
+    return member
+
+
+@pytest.mark.parametrize("revision", [60, 70])
+def test_an_emptied_store_is_not_counted_on_by_a_view_from_before(revision: int) -> None:
+    """U-34: such a view may arrive late, and calls the member ready because of what it had."""
+    member = a_member_that_is_refilled()
+    assert member.state is State.CATCHUP and member.store.epoch == 0
+
+    effects = member.see(a_view("a", "ab", revision=revision))
+    assert only(effects, Belong) == [] and member.state is State.CATCHUP
+    assert only(member.step(PeerDown("a", dialled=True, gone=True)), Propose) == [], "it does not lead"
+    assert not only(member.step(Asked("promote")), Answer)[0].done
+
+
+def test_an_emptied_store_is_whole_by_a_view_that_its_leader_made_when_it_was_full() -> None:
+    member = a_member_that_is_refilled()
+    effects = member.see(a_view("a", "ab", revision=71))
+    assert only(effects, Belong) == [Belong(CLUSTER, 1)] and member.state is State.READY
+
+
+def test_a_lost_store_is_not_counted_on_by_a_view_from_before() -> None:
+    member = Bench("b")
+    member.see(a_view("a", "ab"))
+    member.step(PeerUp("a", dialled=True))
+    member.hear("a", Offer(1, "resume", Ends(), Ends(2, 5), revision=70))
+    assert member.state is State.CATCHUP and member.store.epoch == 0
+
+
+def test_a_leader_says_by_which_view_it_fills_a_store() -> None:
+    leader = Bench("a").holding((H1, 2, 5)).leading("a")
+    [(_, offer)] = told(leader.greeted_by("b", Ends(), whole=False), Offer)
+    assert (offer.verdict, offer.revision) == ("resume", 20)
+    [(_, offer)] = told(leader.greeted_by("c"), Offer)
+    assert (offer.verdict, offer.revision) == ("resume", 0), (
+        "members that do not know of revisions understand it"
+    )
+
+
+def test_a_member_that_waits_for_the_answer_to_a_question_of_its_own_is_not_refilled() -> None:
+    """The view that it asked for may be kept, and need what it has."""
+    member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "ab"))
+    assert only(member.step(Asked("promote")), Propose)
+    [answer] = only(member.step(Asked("refill")), Answer)
+    assert not answer.done and "try again" in answer.text
+
+
+def test_a_member_that_is_promoted_keeps_its_store() -> None:
+    """An offer that is on its way was for an empty one."""
+    member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "ab"))
+    member.step(Asked("refill"), PeerUp("a", dialled=True))
+    effects = member.step(Asked("promote"))
+    assert only(effects, Propose) and only(effects, Dial) == [Dial(None), Dial("a")]
+    assert only(member.hear("a", Offer(1, "resume", Ends(), Ends(2, 5))), Reset) == []
+
+
+@pytest.mark.parametrize("doubt", ["fenced", "gone", "newer"])
+def test_a_leader_that_does_not_know_which_view_is_kept_fills_nobody(doubt: str) -> None:
+    leader = Bench("a").holding((H1, 2, 5)).leading("a")
+    match doubt:
+        case "fenced":
+            leader.step(Lease(leader.now - 1))
+        case "gone":
+            leader.see(None)
+        case "newer":
+            leader.hear("c", Outdated(9))
+    assert told(leader.greeted_by("b", Ends(), whole=False), Offer) == []
+
+
 def test_a_leader_goes_on_without_a_member_that_is_to_be_filled_before_it_answers_it() -> None:
     leader = Bench("a").holding((H1, 2, 5)).leading("ab")
     effects = leader.greeted_by("b", Ends(), whole=False)
@@ -254,13 +332,21 @@ def test_a_leader_that_was_demoted_has_no_store_emptied_while_its_proposal_is_on
     assert told(leader.greeted_by("b", Ends(), whole=False), Offer) == []
 
 
-@pytest.mark.parametrize("lost", ["a", "c", "ac"])
-def test_a_refill_is_given_up_when_nobody_else_is_left_who_has_what_it_has(lost: str) -> None:
+@pytest.mark.parametrize(
+    ("lost", "waits_ms"), [("c", 10_000), ("a", 1900), ("ac", 0)], ids=["another", "the-leader", "both"]
+)
+def test_a_refill_is_given_up_when_the_leader_is_lost_and_nobody_else_takes_over(
+    lost: str, waits_ms: int
+) -> None:
+    """Others that have what it has go first. They may all wait to be refilled, too."""
     member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "abc"))
     member.lease()
-    member.step(Asked("refill"))
-    effects = member.step(*[MemberGone(name) for name in lost]) + member.after(10_000)
+    member.step(MemberHere("a", CLUSTER, Ends(2, 5)), Asked("refill"))
+    effects = member.step(*[MemberGone(name) for name in lost]) + member.after(waits_ms)
     assert bool(only(effects, Propose)) is (lost == "ac")
+
+    effects = member.after(200)
+    assert bool(only(effects, Propose)) is (lost == "a")
 
 
 def test_a_refused_member_stops_and_says_why() -> None:

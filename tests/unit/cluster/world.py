@@ -164,6 +164,8 @@ class World:
         # etcd
         self.view: View | None = None
         self.revision = 0
+        self.complete_at: dict[int, dict[Log, int]] = {}
+        """How much was complete when each view was written."""
         self.proposed: list[View] = []
         """Nobody knows yet whether they are written."""
         self.etcd_down = False
@@ -360,6 +362,8 @@ class World:
                 self._propose(machine, view, why)
             case Became(state, why):
                 self.tell(f"{machine.name} is {state}: {why}")
+                if state is State.READY:
+                    self._check_counted_on(machine)
             case Quit(reason, clean):
                 self.tell(f"{machine.name} quits: {reason}")
                 if not clean:
@@ -475,6 +479,15 @@ class World:
                         raise Broken(
                             f"{name} is ready in {self.view} without all of {log.name} that is complete"
                         )
+
+    def _check_counted_on(self, machine: Machine) -> None:
+        """Whoever calls itself ready has all that was complete when the view that it knows was written, whatever has been
+        written since."""
+        view, known = machine.mode.view, self._known(machine)
+        for log in Log:
+            done = known[log][: self.complete_at[view.revision][log]]
+            if not machine.store.logs[log].holds(done, durable=True):
+                raise Broken(f"{machine.name} calls itself ready by {view} without all of {log.name}")
 
     def _known(self, machine: Machine) -> dict[Log, list[Record]]:
         """What is complete, as far as a member can know that has seen this view: it may not have heard of a loss."""
@@ -762,6 +775,7 @@ class World:
             self._lose(view)
         self.revision += 1
         self.view = replace(view, revision=self.revision)
+        self.complete_at[self.revision] = {log: len(self.committed[log]) for log in Log}
         self.tell(f"view {self.revision}: epoch {view.epoch} {view.ready}")
         for machine in self.machines.values():
             self._watch(machine, ViewChanged(self.view))

@@ -6,6 +6,8 @@ and looked at again after every event.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidemark.cluster import divergence
 from tidemark.cluster.mode import (
     Hush,
@@ -77,6 +79,8 @@ class Feeding(Core):
         )
         if (not hello.whole or offer.verdict == "reset") and not self._may_be_filled(view, peer):
             return False
+        if not hello.whole and offer.verdict == "resume" and self._reign is not None:
+            offer = replace(offer, revision=view.revision)
         self._tell(peer, offer)
         if offer.verdict == "resume":
             self._readers.add(peer, hello.durable)
@@ -87,9 +91,9 @@ class Feeding(Core):
 
     def _may_be_filled(self, view: View, peer: Name) -> bool:
         """A member that lost its store, or is to empty it, is filled only when no view can call it ready any more. A
-        leader knows that when it leads: not before, for what it proposed in an earlier life may still be on its way,
-        and not afterwards."""
+        leader knows that while it leads: not before, for what it proposed in an earlier life may still be on its way,
+        and not when the view by which it leads may not be the one that is kept."""
         if self._reign is not None and peer in view.ready:
             self._reign.unwanted[peer] = "its store is lost"
-        knows = self._reign is not None or view.leader != self.me
+        knows = self.view_holds and not self._fenced if self._reign is not None else view.leader != self.me
         return knows and peer not in view.ready and not self._proposals.name(peer)

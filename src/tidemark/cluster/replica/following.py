@@ -32,12 +32,19 @@ class Following(Feeding):
             if self._refilling:
                 source = view.leader
             elif self.me in view.ready:
-                known = self._whole or self._source.vouched
-                source = self._topology.source(view, self.me) if known else view.leader
+                source = self._topology.source(view, self.me) if self._counts_on_us(view) else view.leader
             else:
                 source = view.leader if self._source.copied else self._topology.copy_source(view, self.me)
         if self._source.turn_to(source):
             self._out.append(Dial(source))
+
+    def _counts_on_us(self, view: View) -> bool:
+        """Whether this view calls this member ready because of the store that it has. One that is not whole, lost or
+        emptied, is counted on only by views that its leader has made since it began to fill it: an older one may still
+        be what is known here."""
+        source = self._source
+        refilled = source.vouched and view.revision > source.vouched_by
+        return self.me in view.ready and (self._whole or refilled)
 
     def _peer_up(self, peer: Name, dialled: bool) -> None:
         if self.view is not None and peer == self.view.leader:
@@ -105,7 +112,7 @@ class Following(Feeding):
             self._tell(self._source.name, hello)
 
     def _settle_readiness(self, view: View) -> None:
-        if self._source.in_line and self.me in view.ready and (self._whole or self._source.vouched):
+        if self._source.in_line and self._counts_on_us(view):
             if not self._whole:
                 self._belong(view.cluster, view.epoch)
             if self.state in (State.JOINING, State.CATCHUP):
@@ -165,10 +172,17 @@ class Following(Feeding):
         self._out.append(Reset(alike, accepted))
 
     def _begin_refill(self) -> None:
-        """The leader has answered a hello that spoke of an empty store, so it counts on this one no more, in no view
-        that is kept or on its way: the store may go. The view that is known here may be older than that."""
+        """The leader has answered a hello that spoke of an empty store: it counts on this one no more, and asked for no
+        view that does. The store may go. The view that is known here may be older than that."""
         self._refilling = False
         self._begin_anew(Ends(), False)
+        self._aim()
+
+    def _stop_refilling(self) -> None:
+        """Keep the store after all. An offer that is on its way is for an empty one, so the link is made anew."""
+        self._refilling = False
+        if self._source.turn_to(None):
+            self._out.append(Dial(None))
         self._aim()
 
     def _rewind(self, peer: Name, to: Ends, accepted: bool) -> None:

@@ -30,6 +30,8 @@ class Orders(TakingOver):
         match asked.command:
             case "promote":
                 answer = self._promote(asked)
+                if answer.done and self._refilling:
+                    self._stop_refilling()
             case "demote":
                 answer = self._demote(asked.member)
             case "drop":
@@ -166,6 +168,9 @@ class Orders(TakingOver):
         view = self.view
         if view is None or view.leader == self.me or self._reign is not None:
             return Answer(False, f"{self.me} has nobody to be filled by: it is {self.state}, {self._why}")
+        if self._proposals.undecided:
+            words = "has asked for another view and does not know yet whether that one is kept"
+            return Answer(False, f"{self.me} {words}: try again")
         self._refilling = True
         self._step_back("its store is to be emptied, when the others go on without it")
         if self._source.turn_to(None):

@@ -28,9 +28,9 @@ class TakingOver(Leading):
             return self._consider_founding()
         if not self.view_holds:
             return self._await_view(view)
-        if self._refilling and self._whole and set(view.ready) - self._succession.gone == {self.me}:
-            self._refilling = False  # nobody else is left who has what it has
-        if self.me not in view.ready or not self._whole or self.state is State.CATCHUP or self._refilling:
+        if self._refilling and self._whole and self.me in view.ready:
+            return self._put_refill_first(view)
+        if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
             if self.me == view.leader:
                 return self._abdicate(view)
             self._await_leader(view)
@@ -42,6 +42,21 @@ class TakingOver(Leading):
         if self._now >= turn_at:
             self._propose(view.led_by(self.me, self._history()), lost)
         return max(turn_at, self._proposals.again_at(), self._now + 1)
+
+    def _put_refill_first(self, view: View) -> int | None:
+        """It is to be filled anew, and has all that was confirmed until the leader says that its store may go. When the
+        leader is lost before that, others lead; if none does, this member, and keeps what it has."""
+        if self._why_lost(view) is None:
+            self._await_leader(view)
+            return self._succession.not_lost(view)
+        others = set(view.ready) - self._succession.gone - {self.me}
+        turn_at = self._succession.turn_at(view, self._now)
+        if others and view.leader != self.me:
+            turn_at += self._config.lease_ms
+        if self._now < turn_at:
+            return turn_at
+        self._stop_refilling()
+        return self._consider_leading()
 
     def _await_promotion(self) -> None:
         """Nobody takes the lead by itself: say what is waited for."""

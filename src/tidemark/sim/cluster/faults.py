@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
+from tidemark.cluster.mode import Answer
 from tidemark.sim.cluster import operator
 from tidemark.sim.cluster.disk import ROOM, TimedDisk
 from tidemark.sim.cluster.etcd import ETCD
@@ -304,6 +305,18 @@ def rot(world: World, dice: Random) -> None:
     start_later(machine, _for(dice, 10, 300, 1500))
 
 
+def refill(world: World, dice: Random) -> None:
+    """An operator has a member empty its store and copy everything again."""
+    machine = dice.choice(list(world.machines.values()))
+    if not machine.running or machine.frozen or machine.stopping or machine.telling is None:
+        return
+
+    def answered(_: Machine, answer: Answer) -> None:
+        world.count("refills begun" if answer.done else "refills refused")
+
+    operator.Commands(world).ask(machine, "refill", answered)
+
+
 def _proven(disk: TimedDisk) -> list[tuple[str, int, int]]:
     """(file, first byte, end) of the frames that a later one knew to be durable, or that compaction wrote."""
     found: list[tuple[str, int, int]] = []
@@ -350,7 +363,11 @@ CLUSTER_FAULTS = FAULTS | {
 }
 
 
-ASKED_FOR: dict[str, tuple[int, Fault]] = {"rot": (4, rot), "etcd_brought_back": (8, etcd_brought_back)}
+ASKED_FOR: dict[str, tuple[int, Fault]] = {
+    "rot": (4, rot),
+    "etcd_brought_back": (8, etcd_brought_back),
+    "refill": (12, refill),
+}
 """Faults of a cluster that are in a run only when it is about them."""
 
 OF_ETCD = {"etcd_away", "etcd_brought_back"}

@@ -508,6 +508,8 @@ class Machine(Process):
 
     def note(self, level: str, event: str, **facts: object) -> None:
         self.world.say(self.name, "%s %s", event, facts)
+        if event == "store emptied":
+            self.world.emptied(self)
         if level == "error" and not self.may_fail:
             cause = facts.get("error")
             raise BrokenPromise(f"{self.name}: {event}: {facts}") from (

@@ -71,6 +71,8 @@ class World:
         """Whose log has rotted, until its member is ready again: it may have lost what it promised to hold."""
         self.told_complete = 0
         """As far as any leader has told others that the journal is complete."""
+        self._emptied: dict[Name, int] = {}
+        """How much was complete when a member emptied its store to be filled again."""
         self._ports = 0
         base = settings()
         store = replace(
@@ -154,6 +156,7 @@ class World:
     def became(self, machine: Machine, state: State, leader: Name | None) -> None:
         if state in (State.READY, State.ACTIVE):
             self.healed(machine)
+            self._is_filled(machine, state)
         if self.states.get(machine.name) is not state:
             self.states[machine.name] = state
             self.say(machine.name, "is %s, led by %s: %s", state, leader, machine.member.why)
@@ -164,6 +167,17 @@ class World:
             if known != machine.name:
                 raise BrokenPromise(f"{machine.name} leads in epoch {view.epoch}, in which {known} did")
             self.leads(machine)
+
+    def emptied(self, machine: Machine) -> None:
+        """Its store is emptied, and the others fill it."""
+        self._emptied[machine.name] = self.told_complete
+
+    def _is_filled(self, machine: Machine, state: State) -> None:
+        """Whoever counts as ready, or leads, has what was complete when its store was emptied."""
+        least, end = self._emptied.pop(machine.name, 0), machine.node.store.durable_ends.journal
+        if end < least:
+            raise BrokenPromise(f"{machine.name} was emptied and is {state} with {end} of {least}")
+        self.count("refilled", least > 0)
 
     # Views, without etcd -------------------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ SEQUENCES: Final = struct.Struct("<QQ")
 TAKEOVER: Final = struct.Struct("<16sQQ")
 CENSUS: Final = struct.Struct("<IQQ")
 COUNT: Final = struct.Struct("<I")
+REVISION: Final = struct.Struct("<Q")
+"""At the end of an offer, if it says one: members that never need one need not know of it."""
 ACKED: Final = struct.Struct("<IB3sQQQI")
 """The whole frame when nobody reads through the reader: with `COMPLETED`, what comes for every group of records."""
 COMPLETED: Final = struct.Struct("<IB3sQQQQQ")
@@ -107,9 +109,10 @@ def encode(message: Message) -> bytes:
             ]
             facts = [bytes([whole]), name(member), name(cluster), _ends(durable)]
             return _frame(Kind.HELLO, epoch, *facts, COUNT.pack(len(rows)), *rows)
-        case Offer(epoch, verdict, to, ends, reason):
+        case Offer(epoch, verdict, to, ends, reason, revision):
             kind = bytes([VERDICTS.index(verdict)])
-            return _frame(Kind.OFFER, epoch, kind, _ends(to), _ends(ends), _text(reason))
+            more = [REVISION.pack(revision)] if revision else []
+            return _frame(Kind.OFFER, epoch, kind, _ends(to), _ends(ends), _text(reason), *more)
         case Acked(epoch, durable, ()):
             return ACKED.pack(ACKED.size - 4, Kind.ACKED, ZERO, epoch, durable.catalog, durable.journal, 0)
         case Acked(epoch, durable, behind):
@@ -272,7 +275,8 @@ def _message(kind: int, epoch: int, fields: Fields) -> Message:
         table = tuple(fields.takeover() for _ in range(fields.count(TABLE_MAX)))
         message = Hello(member, epoch, cluster, durable, table, whole)
     elif kind == Kind.OFFER:
-        message = Offer(epoch, fields.verdict(), fields.ends(), fields.ends(), fields.text())
+        said = fields.verdict(), fields.ends(), fields.ends(), fields.text()
+        message = Offer(epoch, *said, fields.revision() if fields.left else 0)
     elif kind == Kind.ACKED:
         durable = fields.ends()
         behind = tuple((fields.name(), fields.ends()) for _ in range(fields.count(BEHIND_MAX)))
@@ -326,6 +330,15 @@ class Fields:
         if count > most:
             raise PeerFault(reason=f"{count} is over the {most} that a frame may have")
         return cast(int, count)
+
+    @property
+    def left(self) -> bool:
+        """Whether there is another field."""
+        return self._at < len(self._data)
+
+    def revision(self) -> int:
+        [revision] = REVISION.unpack(self.take(REVISION.size))
+        return cast(int, revision)
 
     def ends(self) -> Ends:
         return Ends(*self.sequences())
