@@ -49,8 +49,9 @@ test-pure: setup ## the unit tests on the plain Python twins
 sim: setup ## the store on a lying disk: SEEDS=1000
 	TIDEMARK_SIM_SEEDS=$${SEEDS:-1000} $(PYTEST) tests/sim -n 2
 
-kill: setup ## kill -9 in mixed traffic: ROUNDS=50
-	TIDEMARK_KILL_ROUNDS=$${ROUNDS:-50} $(PYTEST) tests/system/test_kill.py tests/system/test_stream_kill.py
+kill: setup services ## kill -9 in mixed traffic, of brokers and of members: ROUNDS=50
+	TIDEMARK_KILL_ROUNDS=$${ROUNDS:-50} TIDEMARK_FAILOVER_ROUNDS=$${ROUNDS:-50} $(PYTEST) \
+		tests/system/test_kill.py tests/system/test_stream_kill.py tests/system/cluster/test_failover.py
 
 fuzz: setup ## the frame and table parsers: SECONDS=60
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $${SECONDS:-60}

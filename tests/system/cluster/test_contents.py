@@ -195,14 +195,14 @@ def test_a_member_that_joins_gets_everything_without_stopping_publishers(cluster
     K-6, K-59: capacity is added within a bound, and K-7: publishers are served all the while, none waits for long.
     TIDEMARK_JOIN_MESSAGES=1000000 makes it the million that K-6 asks for; `make bench-cluster` measures both.
     """
-    filled, queue = fresh("filled"), fresh("load")
-    cluster.declare(filled, queue)
+    filled = fresh("filled")
+    cluster.declare(filled)
     fill(cluster, filled, JOINED)
     joiner = cluster.backups[-1]
     cluster.kill(joiner)
     wipe(cluster, joiner)
 
-    with Publisher(cluster, queue, first=(cluster.leader,)) as publisher:
+    with Publisher(cluster, filled, first=(cluster.leader,)) as publisher:
         publisher.await_more(50)
         began = time.monotonic()
         cluster.restart(joiner)
@@ -213,11 +213,45 @@ def test_a_member_that_joins_gets_everything_without_stopping_publishers(cluster
     print(
         f"{cluster.mode}: {JOINED:,} messages joined in {took:.1f} s, longest wait of a publisher {worst * 1000:.0f} ms"
     )
-    assert worst < 2.0
+    assert worst < 1.0
     cluster.await_equal()
-    judge(publisher, drained(cluster, queue))
+    assert not publisher.again, "the publisher must not notice"
     with cluster.channel() as channel:
-        assert channel.queue_delete(filled).method.message_count == JOINED
+        assert channel.queue_delete(filled).method.message_count == JOINED + len(publisher.confirmed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_member_joins_while_its_queue_is_drained_and_the_one_that_fills_it_dies(cluster: Cluster) -> None:
+    """S-5, U-4, H-53: KILL the joiner while it is given 100,000 messages, and when it is back the leader; drain meanwhile; EQ."""
+    filled = fresh("filled")
+    cluster.declare(filled)
+    fill(cluster, filled, JOINED)
+    joiner = cluster.backups[-1]
+    cluster.kill(joiner)
+    wipe(cluster, joiner)
+    taken = JOINED // 5
+
+    for victim in (joiner, cluster.leader):
+        cluster.restart(joiner)
+        cluster.await_state(joiner, "catch-up", "ready")
+        cluster.kill(victim)
+        drain(cluster, filled, taken)
+    cluster.whole()
+
+    cluster.await_equal()
+    with cluster.channel() as channel:
+        assert channel.queue_delete(filled).method.message_count == JOINED - 2 * taken
+
+
+def drain(cluster: Cluster, queue: str, count: int) -> None:
+    """Take so many messages, all acknowledged when this returns."""
+    with cluster.channel(cluster.leader) as channel:
+        channel.basic_qos(prefetch_count=count)
+        for number, (method, _, _) in enumerate(channel.consume(queue), 1):
+            if number == count:
+                channel.basic_ack(method.delivery_tag, multiple=True)
+                break
 
 
 def fill(cluster: Cluster, queue: str, count: int) -> None:

@@ -1,6 +1,6 @@
 """Members are killed, frozen and stopped under load; nothing confirmed is lost and publishing goes on.
 
-TIDEMARK_FAILOVER_ROUNDS says how often the repeated ones repeat (3 unless told), TIDEMARK_FAILOVER_SEED replays the
+TIDEMARK_FAILOVER_ROUNDS says how often the repeated ones repeat (5 unless told), TIDEMARK_FAILOVER_SEED replays the
 dice of a run; the seed is printed.
 """
 
@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections import Counter
+from statistics import median
 
 import pytest
 from helpers.history import Committed, Confirmed, Killed, Settled, check, explain
@@ -27,10 +28,14 @@ from system.cluster.cluster import (
     judge,
 )
 
-ROUNDS = int(os.environ.get("TIDEMARK_FAILOVER_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("TIDEMARK_FAILOVER_ROUNDS", "5"))
 SEED = int(os.environ.get("TIDEMARK_FAILOVER_SEED", str(random.SystemRandom().randrange(1 << 32))))
+MEDIAN_S = 1.0
+"""Half of the failovers take less, also on a machine that does other things."""
 FAILOVER_S = 4.0
-"""Longer than it takes, on a machine that does other things as well."""
+"""Longer than any takes there."""
+FROZEN_S = 3.5
+"""The same for a leader that stands still, and is replaced when its lease of 2 s has ended."""
 ON_ITS_WAY_S = 0.1
 """What all members had when one was frozen may still be confirmed then."""
 
@@ -39,9 +44,7 @@ pytestmark = pytest.mark.timeout(120 + ROUNDS * 40)
 
 def told(what: str, seconds: list[float]) -> None:
     shown = sorted(seconds)
-    print(
-        f"{what}: median {shown[len(shown) // 2] * 1000:.0f} ms, longest {shown[-1] * 1000:.0f} ms, n={len(shown)}"
-    )
+    print(f"{what}: median {median(shown) * 1000:.0f} ms, longest {shown[-1] * 1000:.0f} ms, n={len(shown)}")
 
 
 # Kills -------------------------------------------------------------------------------------------------------------
@@ -71,7 +74,7 @@ def test_a_leader_killed_again_and_again_loses_nothing_that_was_confirmed(cluste
     told(f"{cluster.mode}: kill -9 of the leader to the next confirm", gaps)
     judge(publisher, drained(cluster, queue))
     cluster.await_equal()
-    assert max(gaps) < FAILOVER_S
+    assert median(gaps) < MEDIAN_S and max(gaps) < FAILOVER_S
     assert len(watch.leaders) > ROUNDS
 
 
@@ -177,7 +180,7 @@ def test_a_frozen_leader_is_replaced_and_confirms_nothing_when_it_thaws(cluster:
         waiting.join(20)
 
     told(f"{cluster.mode}: SIGSTOP of the leader to the next confirm", [gap])
-    assert gap < 3.0 + 1.0
+    assert gap < FROZEN_S
     assert answers == ["broken"], "a leader that was replaced confirmed a message"
     assert "active" not in watch.states[leader][watch.states[leader].index("frozen") :]
     judge(publisher, drained(cluster, queue))
@@ -201,7 +204,7 @@ def test_a_frozen_backup_is_left_out_and_comes_back(cluster: Cluster) -> None:
         publisher.await_more(20)
 
     told(f"{cluster.mode}: SIGSTOP of a backup to the next confirm", [gap])
-    assert gap < 8.0
+    assert gap < 5.0
     dropped = cluster.left_out(leader, victim, when)
     early = [at - when for at in publisher.times if when + ON_ITS_WAY_S < at < dropped]
     assert not early, f"confirmed without a member that was still ready: {early[:5]}"
@@ -286,7 +289,7 @@ def test_a_leader_that_is_asked_to_stop_hands_over(cluster: Cluster) -> None:
         publisher.await_more(20)
         gap = publisher.gap_after(when)
     told(f"{cluster.mode}: SIGTERM of the leader to the next confirm", [gap])
-    assert gap < 8.0
+    assert gap < FAILOVER_S
     cluster.whole()
     judge(publisher, drained(cluster, queue))
     cluster.await_equal()

@@ -10,8 +10,10 @@ from system.cluster.cluster import PERSISTENT, Cluster, Publisher, Watch, draine
 
 pytestmark = pytest.mark.timeout(150)
 
-LEASE_S = 8.0
-"""Longer than a lease, its loss noticed, and another leader chosen."""
+LEASE_S = 6.0
+"""Longer than a lease, its loss noticed, and another leader chosen: 2 s and a half on a machine that does other things."""
+CUT_S = 6.0
+"""Longer than it takes to do without members that do not answer: 2 to 3.5 s there."""
 
 
 @pytest.fixture
@@ -100,7 +102,7 @@ def test_a_leader_cut_off_from_its_backups_goes_on_without_them(linked_cluster: 
         client.await_more(20)
 
     print(f"{linked_cluster.mode}: leader without backups, longest wait {gap * 1000:.0f} ms")
-    assert gap < 12.0
+    assert gap < CUT_S
     settled(linked_cluster, client, queue)
 
 
@@ -120,7 +122,7 @@ def test_a_link_that_is_cut_one_way_only_costs_a_backup_and_no_message(
         linked_cluster.await_state(backup, "ready")
 
     print(f"{linked_cluster.mode}: one way cut {way}, longest wait {gap * 1000:.0f} ms")
-    assert 0.1 < gap < 12.0, (
+    assert 0.1 < gap < CUT_S, (
         "the cut must have been felt, and no longer than it takes to do without the backup"
     )
     settled(linked_cluster, client, queue)
@@ -141,7 +143,7 @@ def test_a_backup_cut_off_from_everybody_stops_nobody(linked_cluster: Cluster, q
 
     print(f"{linked_cluster.mode}: backup cut off, longest wait {gap * 1000:.0f} ms")
     assert "active" not in watch.states[victim]
-    assert gap < 12.0
+    assert gap < CUT_S
     settled(linked_cluster, client, queue)
 
 
