@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from typing import Any
+
 import pytest
 from unit.broker.channel import TestChannel
 from unit.frontend.harness import PERSISTENT
@@ -142,6 +145,31 @@ def test_a_batch_is_not_stored_twice_and_marks_stay(group: Group) -> None:
     mark = session.mark("s", "c")
     assert mark is not None
     assert mark.seq == at
+
+
+def test_a_receipt_is_not_taken_for_that_of_a_later_write_with_its_number(group: Group) -> None:
+    """M4, X-11: two leaders in turn die with a write that nobody else has, and each time its number is given again."""
+    group.leader.session().declare("s")
+    group.settle()
+    lost: list[Any] = []
+    for number in range(2):
+        leader, others = group.leader, group.followers
+        batch = Batch([Put("s", RowBatch.build([Row(b"key", b"lost %d" % number)]))])
+        with ExitStack() as stack:
+            for other in others:
+                stack.enter_context(group.mute(leader.name, other.name))
+            lost.append(leader.session().commit(batch))
+            leader.turn()
+            group.kill(leader.name)
+        group.fail_over()
+
+    kept = group.leader.session().commit(Batch([Put("s", RowBatch.build([Row(b"key", b"kept")]))]))
+    group.settle()
+
+    streams = group.leader.node.broker.streams
+    assert kept.last_seq >= lost[1].last_seq, "else no number was given twice"
+    assert [streams.safe(one.history, one.last_seq) for one in lost] == ["lost branch"] * 2
+    assert streams.safe(kept.history, kept.last_seq) == "yes"
 
 
 def test_a_leader_whose_lease_has_run_out_confirms_nothing_until_it_is_back(group: Group) -> None:
