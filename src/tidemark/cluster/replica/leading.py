@@ -27,7 +27,7 @@ class Leading(ViewChanges):
             return again if again > self._now else None
         self._completed = self._completed.most(reign.progress.complete)
         if self.state is State.RECOVERING and self._begun(reign):
-            self._become(State.ACTIVE, "all that must answer have")
+            self._become(State.ACTIVE, "every member that must answer has answered")
         elif self.state is State.RECOVERING and reign.progress.held:
             self._explain(
                 f"{len(reign.view.ready)} of the {self._config.copies_min} members that must have a copy are ready "
