@@ -123,7 +123,7 @@ class Stock:
         known = f", {short} records at least" if short else ""
         given_up = f"Given up: {others}" if others else "Nobody else was ready"
         if self._was_ready(self.mine):
-            lost = f"{name} was ready with this store, so nothing should be missing"
+            lost = f"{name} was filled, and the view calls it ready: nothing is missing if that was because of this store"
         elif name in self._ready:
             lost = f"what {f'only {others} and ' if others else ''}the store that {name} had before held is lost{known}"
         else:
@@ -134,7 +134,7 @@ class Stock:
         best = self._stores()[0]
         words = f"None of those answers with its store. Of the others: {self._listed()}. "
         if self._was_ready(best):
-            return f"{words}Promote {best.member} with --accept-loss: it was ready with its store, so nothing should be missing"
+            return f"{words}Promote {best.member} with --accept-loss: it was filled, and the view calls it ready, so nothing should be missing"
         lost = ", ".join(self._ready)
         return (
             f"{words}If what {lost} had will not come back, promote {best.member} with --accept-loss: then everything that "

@@ -271,9 +271,10 @@ class Belong:
 
 @dataclass(frozen=True, slots=True)
 class Intend:
-    """Have the store say on the disk which cluster it is about to found. Done when the next effect is performed."""
+    """Have the store say on the disk by which history it is about to found a cluster, beside others that it has tried,
+    until it belongs to one. Done when the next effect is performed."""
 
-    cluster: str
+    history: str
 
 
 @dataclass(frozen=True, slots=True)

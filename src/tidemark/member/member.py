@@ -18,7 +18,7 @@ the local logs do not hold.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Protocol
@@ -124,6 +124,10 @@ class MemberOutside(Links, Outside, Protocol):
         """End the process, with this as its last word: it was asked to (`clean`), or it cannot go on."""
 
 
+FOUNDINGS_MAX = 8
+"""So many tries to found a cluster are remembered: the newest, whose answers may still come."""
+
+
 class Stop(Exception):
     """The shell was told to end the process: what the mode wanted besides must not be done."""
 
@@ -143,8 +147,8 @@ class Facts:
         return self._member.node.store.files.status.epoch
 
     @property
-    def founding(self) -> str:
-        return self._member.node.store.files.status.founding
+    def founding(self) -> Collection[str]:
+        return self._member.node.store.files.status.founding.split()
 
     @property
     def ends(self) -> Ends:
@@ -493,9 +497,10 @@ class Member:
             case Drain():
                 self._outside.drain()
             case Belong(cluster, epoch):
-                self._remember(cluster=cluster, epoch=epoch)
-            case Intend(cluster):
-                self._remember(founding=cluster)
+                self._remember(cluster=cluster, epoch=epoch, founding="")
+            case Intend(history):
+                tried = self.node.store.files.status.founding.split()
+                self._remember(founding=" ".join([*tried[1 - FOUNDINGS_MAX :], history]))
             case Propose(view, why):
                 self._outside.note(
                     "info", "view proposed", epoch=view.epoch, ready=" ".join(view.ready), why=why

@@ -17,14 +17,22 @@ Invariant: while there is an intent, nothing but `finish` changes the store.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from tidemark.errors import StoreError
 from tidemark.ports import Disk
 from tidemark.store.names import CHECKPOINT_PREFIX
 from tidemark.store.segment import parse_name
-from tidemark.store.status import Status, read_facts, read_status, write_facts, write_status
+from tidemark.store.status import (
+    Status,
+    facts_of,
+    read_facts,
+    read_status,
+    status_from,
+    write_facts,
+    write_status,
+)
 
 INTENT = "INTENT"
 EVERYTHING = 1 << 64
@@ -36,7 +44,7 @@ def write(disk: Disk, logs: list[dict[str, Any]], checkpoints: int, status: Stat
     A log is {"prefix", "above": segments with ids above this go, "cut": [name, offset, END frame in hex] or None,
     "rest": [temporary name, name] or None}.
     """
-    write_facts(disk, INTENT, {"logs": logs, "checkpoints": checkpoints, "status": asdict(status)})
+    write_facts(disk, INTENT, {"logs": logs, "checkpoints": checkpoints, "status": facts_of(status)})
 
 
 def finish(disk: Disk) -> bool:
@@ -54,7 +62,7 @@ def finish(disk: Disk) -> bool:
             _discard(disk, name)
     for name in disk.list("pool-"):
         _discard(disk, name)
-    write_status(disk, Status(**facts["status"]))
+    write_status(disk, status_from(facts["status"]))
     _discard(disk, INTENT)
     return True
 

@@ -12,7 +12,7 @@ Invariant: STATUS is dirty on the disk before the first change of a start, clean
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from tidemark.errors import StoreForeign
@@ -44,7 +44,7 @@ class Status:
     epoch: int = 0
     """The last epoch of that cluster in which it took part."""
     founding: str = ""
-    """The UUID of the cluster that it was about to found last, in hex."""
+    """The histories by which it has tried to found a cluster, in hex with blanks between; empty when it belongs to one."""
     role: str = "alone"
     """What it was then: alone, leader or backup."""
     alone_from: int = 0
@@ -80,9 +80,27 @@ def read_status(disk: Disk) -> Status:
         # Unreadable is treated as dirty: that only costs the proof of where a clean stop ended.
         return dirty
     try:
-        return Status(**status)
+        return status_from(status)
     except TypeError:
         return dirty
+
+
+def status_from(facts: dict[str, Any]) -> Status:
+    """What was written, also by a version that says more.
+
+    Raises:
+        TypeError: something is missing.
+    """
+    known = {one.name for one in fields(Status)}
+    return Status(**{name: value for name, value in facts.items() if name in known})
+
+
+def facts_of(status: Status) -> dict[str, Any]:
+    """What is written of it. What says nothing is left out where older versions would not know it."""
+    facts = asdict(status)
+    if not status.founding:
+        del facts["founding"]
+    return facts
 
 
 def write_meta(disk: Disk, store: str) -> None:
@@ -90,7 +108,7 @@ def write_meta(disk: Disk, store: str) -> None:
 
 
 def write_status(disk: Disk, status: Status) -> None:
-    write_facts(disk, STATUS, asdict(status))
+    write_facts(disk, STATUS, facts_of(status))
 
 
 def read_facts(disk: Disk, name: str) -> dict[str, Any] | None:

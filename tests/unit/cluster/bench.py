@@ -83,8 +83,8 @@ class Bench:
         match effect:
             case Belong(cluster, epoch):
                 self.store.cluster, self.store.epoch = cluster, epoch
-            case Intend(cluster):
-                self.store.founding = cluster
+            case Intend(history):
+                self.store.founding.append(history)
             case Lead(_, history):
                 self.put(history, Log.CATALOG, 0)
                 self.put(history, Log.JOURNAL, 0)

@@ -237,7 +237,7 @@ PLANTED: dict[Plant, tuple[str, int]] = {
     completes_without_the_others: ("standby", 0),
     completes_without_one_ready_member: ("standby", 0),
     does_not_guard: ("standby", 0),
-    forgets_a_proposal_without_an_answer: ("standby", 200),
+    forgets_a_proposal_without_an_answer: ("standby", 110),
     goes_on_before_the_view_is_written: ("standby", 0),
     does_not_wait_after_a_takeover: ("standby", 0),
     leads_while_catching_up: ("standby", 0),

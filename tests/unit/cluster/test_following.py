@@ -22,6 +22,7 @@ from tidemark.cluster.mode import (
     MemberHere,
     PeerDown,
     PeerUp,
+    ProposalFailed,
     Propose,
     Quit,
     Reset,
@@ -276,6 +277,20 @@ def test_a_member_that_waits_for_the_answer_to_a_question_of_its_own_is_not_refi
     assert only(member.step(Asked("promote")), Propose)
     [answer] = only(member.step(Asked("refill")), Answer)
     assert not answer.done and "try again" in answer.text
+
+
+def test_a_member_that_never_heard_what_became_of_its_question_asks_again_before_it_is_refilled() -> None:
+    """Else it would answer "try again" for ever: in a healthy cluster no newer view comes by itself."""
+    member = Bench("b").holding((H1, 2, 5)).following(a_view("a", "ab"))
+    [promoted] = only(member.step(Asked("promote")), Propose)
+    member.step(ProposalFailed(promoted.view))
+    member.after(300)
+    effects = member.step(Asked("refill"))
+    [propose] = only(effects, Propose)
+    assert propose.view == a_view("a", "ab") and not only(effects, Answer)[0].done
+
+    member.see(replace(propose.view, revision=90))
+    assert only(member.step(Asked("refill")), Answer)[0].done
 
 
 def test_a_member_that_is_promoted_keeps_its_store() -> None:

@@ -92,6 +92,7 @@ def a_founder_that_died(store: ToyStore | None = None) -> tuple[Bench, View]:
     before.lease()
     [propose] = only(before.see(None), Propose)
     member = Bench("a", size=1, store=store or before.store)
+    member._dice = 100
     member.lease()
     return member, replace(propose.view, revision=1)
 
@@ -99,7 +100,7 @@ def a_founder_that_died(store: ToyStore | None = None) -> tuple[Bench, View]:
 def test_a_founder_says_on_its_disk_what_it_is_about_to_found() -> None:
     effects = Bench("a", size=1).see(None)
     [intend], [propose] = only(effects, Intend), only(effects, Propose)
-    assert intend.cluster == propose.view.cluster
+    assert intend.history == propose.view.history
     assert effects.index(intend) < effects.index(propose)
 
 
@@ -112,11 +113,35 @@ def test_a_founder_that_died_before_it_led_leads_when_it_is_back() -> None:
     assert (propose.view.epoch, propose.view.ready, propose.view.cluster) == (2, ("a",), view.cluster)
 
 
-def test_a_founder_whose_view_was_not_written_asks_for_the_same_cluster_again() -> None:
-    """The first question may still be on its way, and be answered after the second."""
+def test_a_founder_whose_view_was_not_written_founds_another_cluster_and_knows_both() -> None:
+    """The first question may still be on its way. Two clusters never have one name: a store of another is refused."""
     member, view = a_founder_that_died()
     [propose] = only(member.see(None), Propose)
-    assert propose.view.cluster == view.cluster
+    assert propose.view.cluster != view.cluster
+    assert member.store.founding == [view.history, propose.view.history]
+
+    again = Bench("a", size=1, store=member.store)
+    assert only(again.see(view), Belong) == [Belong(view.cluster, 1)]
+
+
+def test_a_founder_over_whose_view_somebody_else_has_led_does_not_lead_by_it() -> None:
+    """Its view is there again, from a copy of etcd: whoever belongs to that cluster was filled by another."""
+    member, view = a_founder_that_died()
+    member.step(MemberHere("b", view.cluster, Ends(2, 9), epoch=2))
+    assert (
+        only(
+            member.see(view),
+            Belong,
+        )
+        == []
+        and only(member.log, Propose) == []
+    )
+
+
+def test_a_running_founder_does_not_take_a_view_that_was_brought_back_for_its_own() -> None:
+    member, view = a_founder_that_died()
+    member.see(replace(a_view("b", "b", epoch=2), cluster=view.cluster))
+    assert only(member.see(view), Belong) == []
 
 
 def test_a_founder_whose_store_is_lost_does_not_take_it_for_new() -> None:

@@ -138,7 +138,8 @@ def test_a_ready_member_that_died_before_it_wrote_that_it_was_whole_has_most(jou
     itself = left_behind(5, epoch=0, view=a_view("a", "ab", epoch=4, history=H1))
     found = ask(itself, here("c", 5), away("a"))
     assert (
-        found.done and "Given up: a; b was ready with this store, so nothing should be missing" in found.text
+        found.done
+        and "Given up: a; b was filled, and the view calls it ready: nothing is missing if" in found.text
     )
 
 

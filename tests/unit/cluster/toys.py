@@ -72,7 +72,7 @@ class ToyStore:
     def __init__(self) -> None:
         self.cluster = ""
         self.epoch = 0
-        self.founding = ""
+        self.founding: list[str] = []
         self.logs = {log: ToyLog() for log in Log}
         self._table: tuple[Takeover, ...] | None = ()
 

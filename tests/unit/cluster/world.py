@@ -327,8 +327,8 @@ class World:
                 if epoch:
                     machine.wiped = False
                     self.check_ready()
-            case Intend(cluster):
-                store.founding = cluster
+            case Intend(history):
+                store.founding.append(history)
             case Lead(epoch, history):
                 self._lead(machine, epoch, history)
             case Follow(leader):

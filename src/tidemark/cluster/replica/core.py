@@ -5,7 +5,7 @@ Invariant: `_reign` is there exactly when this member leads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from tidemark.cluster.config import ClusterConfig
@@ -45,8 +45,8 @@ class LogFacts(Protocol):
     @property
     def epoch(self) -> int: ...
     @property
-    def founding(self) -> str:
-        """The cluster that this store was about to found last."""
+    def founding(self) -> Collection[str]:
+        """The histories by which this store has tried to found a cluster, if it belongs to none."""
 
     @property
     def ends(self) -> Ends: ...

@@ -169,6 +169,8 @@ class Orders(TakingOver):
         if view is None or view.leader == self.me or self._reign is not None:
             return Answer(False, f"{self.me} has nobody to be filled by: it is {self.state}, {self._why}")
         if self._proposals.undecided:
+            if self._config.provider != "external" and self.me in view.ready:
+                self._propose(view, "to know which view holds")
             words = "has asked for another view and does not know yet whether that one is kept"
             return Answer(False, f"{self.me} {words}: try again")
         self._refilling = True

@@ -22,6 +22,8 @@ class TakingOver(Leading):
             self._await_promotion()
             return None
         view = self.view
+        if self._old is not None:
+            self._explain_old(self._old)
         if self._view_gone or self._old is not None:
             return None
         if view is None:
@@ -130,11 +132,11 @@ class TakingOver(Leading):
         elif self._cluster:
             # What others confirmed of late nobody knows any more.
             accepted = epoch = self._epoch_behind(epoch - 1, unheard=unheard)
-        cluster = self._cluster or self._facts.founding or self._entropy(16).hex()
-        if not self._cluster and self._facts.founding != cluster:
-            self._out.append(Intend(cluster))  # so that it knows its own view when it dies before it leads
+        cluster, history = self._cluster or self._entropy(16).hex(), self._history()
+        if not self._cluster:
+            self._out.append(Intend(history))  # so that it knows its own view when it dies before it leads
         self._propose(
-            View(cluster, epoch, self.me, (self.me,), self._history(), self._kept_revision(), accepted),
+            View(cluster, epoch, self.me, (self.me,), history, self._kept_revision(), accepted),
             why,
         )
 

@@ -63,10 +63,12 @@ class ViewChanges(Following):
             self._aim()
 
     def _has_founded(self, view: View) -> bool:
-        """Whether this is the view by which this store was to found a cluster, and it died before it could lead: then
-        nothing has been confirmed by this view, and its store is all that there is."""
-        mine = view.leader == self.me and view.ready == (self.me,) and view.cluster == self._facts.founding
-        return mine and not self._cluster and view.history not in self._proposals.histories
+        """Whether this is the view by which this store was to found a cluster, in an earlier life that ended before it
+        could lead: then nothing has been confirmed by it. Who belongs to that cluster was filled by somebody who led."""
+        mine = view.history in self._facts.founding and view.leader == self.me and view.ready == (self.me,)
+        if not mine or self.view is not None or self._cluster or view.history in self._proposals.histories:
+            return False
+        return all(one.cluster != view.cluster for one in self._succession.here.values())
 
     def _is_older(self, view: View) -> bool:
         """Whether this view was replaced by another before, as far as this member and its store know."""
@@ -79,7 +81,10 @@ class ViewChanges(Following):
         """Who was ready of late nobody can read any more: as if there were no view."""
         self._old, self._view_gone = view, self.view is not None
         if self._reign is None:  # else it is fenced, and says why
-            self._explain(f"{self._why_old(view)}; promote the member with the best store")
+            self._explain_old(view)
+
+    def _explain_old(self, view: View) -> None:
+        self._explain(f"{self._why_old(view)}; promote the member with the best store")
 
     def _why_old(self, view: View) -> str:
         seen = self.view.epoch if self.view is not None else self._facts.epoch
