@@ -12,14 +12,11 @@ import sys
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
 from tidemark.cli import CommandError
-
-if TYPE_CHECKING:
-    from tidemark.sim.cluster.planted import Plant
 
 
 class Shape(NamedTuple):
@@ -117,24 +114,20 @@ def _range(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _plants() -> dict[str, Plant]:
-    from tidemark.sim.cluster import planted
-    from tidemark.sim.fronts import planted as of_fronts
-
-    return planted.PLANTED | of_fronts.PLANTED
-
-
 def _list_plants() -> int:
-    for name, plant in _plants().items():
+    from tidemark.sim.planted import PLANTED
+
+    for name, plant in PLANTED.items():
         print(f"{name:<28} {plant.mode:<8} within {plant.seeds:>4} runs  {plant.about}")
     return 0
 
 
 def _plant(name: str) -> None:
-    plants = _plants()
-    if name not in plants:
+    from tidemark.sim.planted import PLANTED
+
+    if name not in PLANTED:
         raise CommandError(f"--plant {name!r} is not known; 'list' shows what is", 2)
-    plants[name].plant(setattr)
+    PLANTED[name].plant(setattr)
 
 
 def _one(seed: int, shape: Shape, shrinks: bool, quiet: bool) -> int:

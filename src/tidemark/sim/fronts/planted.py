@@ -215,7 +215,7 @@ PLANTED: dict[str, Plant] = {
         "moved",
         LEADERS,
     ),
-    "no-fence": _plant(
+    "former-turn": _plant(
         "what comes late of a front that another has followed is taken",
         lets_a_former_turn_in,
         10,
