@@ -11,23 +11,16 @@ import os
 import sys
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidemark.cli import CommandError
 
-
-class Shape(NamedTuple):
-    """What all runs of a call have in common."""
-
-    mode: str
-    nodes: int
-    steps: int
-    work: tuple[str, ...]
-    about: tuple[str, ...]
-    provider: str
+if TYPE_CHECKING:
+    from tidemark.sim.cluster.run import Shape
 
 
 MODES = ("alone", "standby", "chain", "fronts")
@@ -74,13 +67,18 @@ def sim(
         raise CommandError("--nodes must be 1 to 7", 2)
     if plant == "list":
         return _list_plants()
-    if plant is not None:
-        _plant(plant)
-    shape = Shape(mode, nodes, steps, _words(work, "work", mode), _words(about, "about", mode), provider)
+    from tidemark.sim.cluster.run import Shape
+    from tidemark.sim.planted import PLANTED, planted
+
+    if plant is not None and plant not in PLANTED:
+        raise CommandError(f"--plant {plant!r} is not known; 'list' shows what is", 2)
+    words = _words(work, "work", mode), _words(about, "about", mode)
+    shape = Shape(mode, nodes, steps, *words, provider, plant or "")
     if seed is not None:
-        return _one(seed, shape, shrink, quiet)
+        with planted(shape.plant):
+            return _one(seed, shape, shrink, quiet)
     first, last = _range(seeds or "0:100")
-    return _many(first, last, shape, plant, jobs or os.cpu_count() or 1)
+    return _many(first, last, shape, jobs or os.cpu_count() or 1)
 
 
 def _words(text: str, option: str, mode: str) -> tuple[str, ...]:
@@ -122,21 +120,13 @@ def _list_plants() -> int:
     return 0
 
 
-def _plant(name: str) -> None:
-    from tidemark.sim.planted import PLANTED
-
-    if name not in PLANTED:
-        raise CommandError(f"--plant {name!r} is not known; 'list' shows what is", 2)
-    PLANTED[name].plant(setattr)
-
-
 def _one(seed: int, shape: Shape, shrinks: bool, quiet: bool) -> int:
     from tidemark.sim.cluster.shrink import shrink
     from tidemark.sim.cluster.story import told
 
-    mode, nodes, steps, work, about, provider = shape
+    mode, nodes, steps, work, about, provider, plant = astuple(shape)
     out = (lambda _: None) if quiet else print
-    run, problem = told(seed, mode, nodes, steps, out, None, work, about, provider)
+    run, problem = told(seed, mode, nodes, steps, out, None, work, about, provider, plant)
     if run is not None:
         print(
             f"every promise was kept; {run.world.timeline.events} events, {run.world.timeline.now_us / 1e6:.1f} s"
@@ -147,19 +137,19 @@ def _one(seed: int, shape: Shape, shrinks: bool, quiet: bool) -> int:
     if not shrinks:
         return 1
     print("\nmaking it shorter ...", file=sys.stderr)
-    plan, problem = shrink(seed, mode, nodes, steps, work=work, about=about, provider=provider)
+    plan, problem = shrink(seed, mode, nodes, steps, work=work, about=about, provider=provider, plant=plant)
     print(f"\nThe same in {len(plan)} steps:")
     for step in plan:
         print(f"  {step}")
     if not quiet:
         print()
-        told(seed, mode, nodes, steps, print, plan, work, about, provider)
+        told(seed, mode, nodes, steps, print, plan, work, about, provider, plant)
     print(f"\nBROKEN: {problem}")
     return 1
 
 
-def _many(first: int, last: int, shape: Shape, plant: str | None, jobs: int) -> int:
-    batches = [(range(at, min(last, at + BATCH)), shape, plant) for at in range(first, last, BATCH)]
+def _many(first: int, last: int, shape: Shape, jobs: int) -> int:
+    batches = [(range(at, min(last, at + BATCH)), shape) for at in range(first, last, BATCH)]
     broken = 0
     if jobs == 1:
         found: Iterator[list[tuple[int, str]]] = map(_some, batches)
@@ -183,18 +173,19 @@ def _report(found: Iterator[list[tuple[int, str]]]) -> int:
     return broken
 
 
-def _some(batch: tuple[range, Shape, str | None]) -> list[tuple[int, str]]:
+def _some(batch: tuple[range, Shape]) -> list[tuple[int, str]]:
     """The runs of this batch that broke a promise."""
     from tidemark.sim.cluster.run import run_seed
+    from tidemark.sim.planted import planted
     from tidemark.sim.store import BrokenPromise
 
-    seeds, (mode, nodes, steps, work, about, provider), plant = batch
-    if plant is not None:
-        _plant(plant)
+    seeds, shape = batch
+    mode, nodes, steps, work, about, provider, plant = astuple(shape)
     found: list[tuple[int, str]] = []
-    for seed in seeds:
-        try:
-            run_seed(seed, mode, nodes, steps, None, None, work, about, provider)
-        except BrokenPromise as problem:
-            found.append((seed, str(problem)))
+    with planted(plant):
+        for seed in seeds:
+            try:
+                run_seed(seed, mode, nodes, steps, None, None, work, about, provider, plant)
+            except BrokenPromise as problem:
+                found.append((seed, str(problem)))
     return found

@@ -42,6 +42,31 @@ class Step:
         return f"{self.at_us / 1e6:9.4f} {self.kind}: {self.what} ({self.number})"
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What all runs of a call have in common."""
+
+    mode: str = STANDBY
+    nodes: int = 3
+    steps: int = STEPS
+    work: tuple[str, ...] = ()
+    about: tuple[str, ...] = ()
+    provider: str = ETCD
+    plant: str = ""
+
+    def replay(self, seed: int) -> str:
+        """The command that makes one of these runs again."""
+        words = ["tidemark sim"]
+        words += [f"--plant {self.plant}"] if self.plant else []
+        words += [f"--mode {self.mode}", f"--seed {seed}"]
+        words += [f"--steps {self.steps}"] if self.steps != STEPS else []
+        words += [f"--nodes {self.nodes}"] if self.nodes != 3 and self.mode not in (ALONE, FRONTS) else []
+        words += [f"--provider {self.provider}"] if self.provider != ETCD else []
+        words += [f"--work {','.join(self.work)}"] if self.work else []
+        words += [f"--about {','.join(self.about)}"] if self.about else []
+        return " ".join(words)
+
+
 class Run:
     themes = faults.THEMES
     settle_us = SETTLE_US
@@ -213,8 +238,9 @@ def run_seed(
     work: Sequence[str] = (),
     about: Sequence[str] = (),
     provider: str = ETCD,
+    plant: str = "",
 ) -> Run:
-    """One run.
+    """One run. `plant`: the bug that was planted before, which is not done here.
 
     Raises:
         BrokenPromise: with the command that replays it.
@@ -226,12 +252,6 @@ def run_seed(
     except (AssertionError, TidemarkError, ValueError, LookupError, TypeError, AttributeError) as problem:
         at = f" at {run.world.timeline.now_us / 1e6:.4f} s" if run is not None else ""
         text = str(problem) if isinstance(problem, BrokenPromise) else f"{type(problem).__name__}: {problem}"
-        extra = "" if steps == STEPS else f" --steps {steps}"
-        extra += "" if nodes == 3 or mode in (ALONE, FRONTS) else f" --nodes {nodes}"
-        extra += "" if provider == ETCD else f" --provider {provider}"
-        extra += f" --work {','.join(work)}" if work else ""
-        extra += f" --about {','.join(about)}" if about else ""
-        raise BrokenPromise(
-            f"{text}{at}\nreplay: tidemark sim --mode {mode} --seed {seed}{extra}"
-        ) from problem
+        shape = Shape(mode, nodes, steps, tuple(work), tuple(about), provider, plant)
+        raise BrokenPromise(f"{text}{at}\nreplay: {shape.replay(seed)}") from problem
     return run

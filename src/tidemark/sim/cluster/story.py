@@ -30,10 +30,11 @@ def told(
     work: Sequence[str] = (),
     about: Sequence[str] = (),
     provider: str = ETCD,
+    plant: str = "",
 ) -> tuple[Run | None, BrokenPromise | None]:
     """Run it and print everything. Returns the run, or the promise that it broke."""
     story = Story(out)
     try:
-        return run_seed(seed, mode, nodes, steps, story.tell, plan, work, about, provider), None
+        return run_seed(seed, mode, nodes, steps, story.tell, plan, work, about, provider, plant), None
     except BrokenPromise as problem:
         return None, problem
