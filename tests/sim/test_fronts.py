@@ -19,7 +19,6 @@ from tidemark.sim.cluster.story import Story
 from tidemark.sim.fronts.planted import PLANTED
 from tidemark.sim.fronts.run import run_seed
 from tidemark.sim.fronts.work import WORK
-from tidemark.sim.store import BrokenPromise
 from tidemark.speed import PURE
 
 SEEDS = max(8, (int(os.environ.get("TIDEMARK_SIM_SEEDS", "0")) or (20 if PURE else 1000)) // 4)
@@ -93,19 +92,7 @@ def test_a_story_tells_what_fronts_did() -> None:
 def test_a_run_that_fails_is_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     plant = PLANTED["stale-wiring"]
     plant.plant(monkeypatch.setattr)
-    plan, problem = shrink(0, FRONTS, runs_max=30, work=plant.work, about=plant.faults)
-    assert len(plan) < len(plan_of(0, FRONTS, 3, work=plant.work, about=plant.faults)) // 2
+    shape = plant.hunts[0].shape
+    plan, problem = shrink(0, FRONTS, runs_max=30, work=shape.work, about=shape.about)
+    assert len(plan) < len(plan_of(0, FRONTS, 3, work=shape.work, about=shape.about)) // 2
     assert "replay: tidemark sim --mode fronts --seed 0" in str(problem)
-
-
-@pytest.mark.skipif(PURE, reason="the compiled run has done it")
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_bug_that_is_planted_in_a_front_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant = PLANTED[name]
-    plant.plant(monkeypatch.setattr)
-    for seed in range(plant.seeds):
-        try:
-            run_seed(seed, work=plant.work, about=plant.faults)
-        except BrokenPromise:
-            return
-    pytest.fail(f"{plant.about}: not found in {plant.seeds} runs")

@@ -1,15 +1,23 @@
-"""The simulator itself is tested by bugs that are put in on purpose: each must be found within a stated number of runs."""
+"""The simulator itself is tested by bugs that are put in on purpose: each must be found within a stated number of runs.
+
+They are looked for by the command that anybody would use, `tidemark sim --plant NAME`.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from tidemark.cli import main
 from tidemark.sim import planted
-from tidemark.sim.cluster.planted import PLANTED
-from tidemark.sim.cluster.run import run_seed
+from tidemark.sim.cluster.planted import PLANTED, Hunt
 from tidemark.sim.fronts import planted as of_fronts
-from tidemark.sim.store import BrokenPromise
 from tidemark.speed import PURE
+
+HUNTS = {
+    f"{name}-{hunt.shape.mode}-{hunt.shape.provider}": (name, hunt)
+    for name, plant in planted.PLANTED.items()
+    for hunt in plant.hunts
+}
 
 
 def test_there_are_at_least_twelve_of_them() -> None:
@@ -21,14 +29,14 @@ def test_a_name_is_one_bug_of_members_or_of_fronts() -> None:
     assert PLANTED | of_fronts.PLANTED == planted.PLANTED
 
 
+def test_a_bug_is_looked_for_once_with_each_mode_and_provider() -> None:
+    assert len(HUNTS) == sum(len(plant.hunts) for plant in planted.PLANTED.values())
+
+
 @pytest.mark.skipif(PURE, reason="the compiled run has done it")
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant = PLANTED[name]
-    plant.plant(monkeypatch.setattr)
-    for seed in range(plant.seeds):
-        try:
-            run_seed(seed, plant.mode, work=plant.work, about=plant.faults, provider=plant.provider)
-        except BrokenPromise:
-            return
-    pytest.fail(f"{plant.about}: not found in {plant.seeds} runs")
+@pytest.mark.parametrize(("name", "hunt"), HUNTS.values(), ids=HUNTS)
+def test_a_planted_bug_is_found(name: str, hunt: Hunt) -> None:
+    where = [] if hunt is planted.PLANTED[name].hunts[0] else ["--mode", hunt.shape.mode]
+    where += ["--provider", hunt.shape.provider] if where else []
+
+    assert main(["sim", "--plant", name, *where, "--first", "--jobs", "1"]) == 1

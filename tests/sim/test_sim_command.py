@@ -16,17 +16,18 @@ from tidemark.speed import PURE
 @pytest.mark.parametrize(
     "options",
     [
-        "--plant early-confirm --seeds 0:5",
-        "--plant gap --seeds 0:4",
-        "--plant unready-promotion --provider external --about promote_unready,kill --steps 120 --seeds 0:10",
-        "--plant early-confirm --mode chain --nodes 2 --work queues --seeds 0:5",
-        "--plant stale-wiring --mode fronts --work fresh --about slow_feed --steps 80 --seeds 0:3",
+        "--plant early-confirm",
+        "--plant gap --steps 120",
+        "--plant unready-promotion --about promote_unready,kill",
+        "--plant memory-slip --nodes 4 --work queues --about kill",
+        "--plant lost-tombstone --work any",
+        "--plant stale-wiring --steps 80",
     ],
 )
 def test_the_command_that_is_printed_makes_that_run_again(
     options: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sim", *options.split(), "--jobs", "1"]) == 1
+    assert main(["sim", *options.split(), "--jobs", "1", "--first"]) == 1
     found = re.search(r"^seed \d+: (.*?)\nreplay: (.*?)$", capsys.readouterr().out, re.DOTALL | re.MULTILINE)
     assert found is not None
     problem, command = found.groups()
@@ -34,6 +35,51 @@ def test_the_command_that_is_printed_makes_that_run_again(
     assert main([*shlex.split(command)[1:], "--quiet", "--no-shrink"]) == 1
 
     assert capsys.readouterr().out == f"\nBROKEN: {problem}\nreplay: {command}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--plant nothing", "--plant 'nothing' is not known; 'list' shows what is"),
+        (
+            "--plant unasked --provider etcd",
+            "--plant unasked is looked for with --mode standby --provider external",
+        ),
+        (
+            "--plant no-return --mode chain",
+            "--plant no-return is looked for with --mode fronts --provider etcd",
+        ),
+        ("--plant early-confirm --nodes 2", "--plant early-confirm is looked for in a cluster of at least 3"),
+        ("--plant early-confirm --about hand_over", "--about: 'hand_over' is none of any, "),
+        ("--mode alone --about isolate", "--about: 'isolate' is none of any, "),
+        ("--mode chain --work spread", "--work: 'spread' is none of any, "),
+        ("--mode fronts --provider external", "--provider is for clusters: there is none in mode fronts"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    options: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sim", *options.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"tidemark: {problem}")
+
+
+def test_the_list_of_plants_shows_in_which_runs_each_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "--plant", "list"]) == 0
+
+    shown = capsys.readouterr().out
+
+    for name, plant in PLANTED.items():
+        assert re.search(rf"^{name} +{re.escape(plant.about)}$", shown, re.MULTILINE)
+    assert "within 60 runs: --mode standby --work keyed --about isolate,freeze" in shown
+    assert "--mode standby --provider external --about promote_left_out,kill" in shown
+
+
+def test_many_runs_end_at_the_first_that_breaks_a_promise_if_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sim", "--plant", "early-confirm", "--jobs", "2", "--first"]) == 1
+
+    assert capsys.readouterr().out.count("replay:") == 1
 
 
 def test_what_was_planted_is_gone_afterwards() -> None:

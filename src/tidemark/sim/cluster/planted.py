@@ -27,6 +27,8 @@ from tidemark.model.records import TOMBSTONE, RecordType
 from tidemark.model.wiring import QueueSpec
 from tidemark.node import Node
 from tidemark.sim.cluster import telling
+from tidemark.sim.cluster.run import Shape
+from tidemark.sim.cluster.world import ETCD, EXTERNAL, STANDBY
 from tidemark.store.frames import walk
 from tidemark.store.journal import Journal
 from tidemark.store.recovery import Damage, Replay
@@ -36,16 +38,35 @@ Set = Callable[[Any, str, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Hunt:
+    """Runs in which a bug is looked for."""
+
+    seeds: int
+    """Within so many, from seed 0 on, it must be found."""
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
 class Plant:
     about: str
     plant: Callable[[Set], None]
-    seeds: int
-    """Within so many runs, from seed 0 on, it must be found."""
-    mode: str = "standby"
-    work: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
-    """The runs do only this work and have only these faults; none: any."""
-    provider: str = "etcd"
+    hunts: tuple[Hunt, ...]
+    """Of each mode and provider in which it must be found; where it is looked for first if nothing is said."""
+
+    def hunt(self, mode: str | None = None, provider: str | None = None) -> Hunt | None:
+        for one in self.hunts:
+            if mode in (None, one.shape.mode) and provider in (None, one.shape.provider):
+                return one
+        return None
+
+
+def hunt(seeds: int, mode: str, work: str = "", about: str = "", provider: str = ETCD) -> Hunt:
+    """`work` and `about` as they are for `tidemark sim`."""
+    return Hunt(seeds, Shape(mode, work=_words(work), about=_words(about), provider=provider))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(",") if word)
 
 
 def confirms_by_its_own_disk(set_: Set) -> None:
@@ -370,113 +391,101 @@ def keeps_whatever_it_is_told(set_: Set) -> None:
 
 
 PLANTED: dict[str, Plant] = {
-    "early-confirm": Plant("a publish is confirmed by the leader's disk alone", confirms_by_its_own_disk, 20),
+    "early-confirm": Plant(
+        "a publish is confirmed by the leader's disk alone", confirms_by_its_own_disk, (hunt(20, STANDBY),)
+    ),
     "ack-before-durable": Plant(
-        "a follower acknowledges what its disk does not have", acknowledges_before_it_is_durable, 40
+        "a follower acknowledges what its disk does not have",
+        acknowledges_before_it_is_durable,
+        (hunt(40, STANDBY),),
     ),
-    "no-sync": Plant("a follower does not sync", does_not_sync_when_it_follows, 20),
+    "no-sync": Plant("a follower does not sync", does_not_sync_when_it_follows, (hunt(20, STANDBY),)),
     "no-fence": Plant(
-        "a leader whose lease ran out goes on",
-        never_fences,
-        60,
-        work=("keyed",),
-        faults=("isolate", "freeze"),
+        "a leader whose lease ran out goes on", never_fences, (hunt(60, STANDBY, "keyed", "isolate,freeze"),)
     ),
-    "unready-leader": Plant("a member that is not ready takes over", leads_without_being_ready, 40),
+    "unready-leader": Plant(
+        "a member that is not ready takes over", leads_without_being_ready, (hunt(40, STANDBY),)
+    ),
     "same-epoch": Plant(
         "a leader that restarts goes on in its epoch",
         leads_on_after_a_restart,
-        150,
-        work=("keyed",),
-        faults=("lose_power", "stall", "kill"),
+        (hunt(150, STANDBY, "keyed", "lose_power,stall,kill"),),
     ),
     "no-waiting": Plant(
-        "after a takeover nobody is waited for", does_not_wait_for_the_others_after_a_takeover, 20
+        "after a takeover nobody is waited for",
+        does_not_wait_for_the_others_after_a_takeover,
+        (hunt(20, STANDBY),),
     ),
-    "no-rewind": Plant("a log that parted is not cut back", never_rewinds, 60),
-    "silent-drop": Plant("a late member is left out without a new view", goes_on_without_asking, 20),
-    "journal-first": Plant("messages travel before their queues", sends_messages_before_their_queues, 30),
-    "lost-tombstone": Plant("deletes are not passed on", loses_tombstones, 30, work=("keyed",)),
+    "no-rewind": Plant("a log that parted is not cut back", never_rewinds, (hunt(60, STANDBY),)),
+    "silent-drop": Plant(
+        "a late member is left out without a new view", goes_on_without_asking, (hunt(20, STANDBY),)
+    ),
+    "journal-first": Plant(
+        "messages travel before their queues", sends_messages_before_their_queues, (hunt(30, STANDBY),)
+    ),
+    "lost-tombstone": Plant("deletes are not passed on", loses_tombstones, (hunt(30, STANDBY, "keyed"),)),
     "cut-transaction": Plant(
-        "transactions are sent in pieces",
-        cuts_transactions_in_two,
-        200,
-        work=("bank",),
-        faults=("kill",),
+        "transactions are sent in pieces", cuts_transactions_in_two, (hunt(200, STANDBY, "bank", "kill"),)
     ),
-    "gap": Plant("a missing frame is not noticed", does_not_notice_a_gap, 20),
+    "gap": Plant("a missing frame is not noticed", does_not_notice_a_gap, (hunt(20, STANDBY),)),
     "no-reading-anew": Plant(
         "a deposed leader keeps its memory",
         keeps_what_it_did_when_it_led,
-        60,
-        work=("queues",),
-        faults=("isolate", "freeze"),
+        (hunt(60, STANDBY, "queues", "isolate,freeze"),),
     ),
-    "memory-slip": Plant("a follower forgets a message that it has", forgets_a_message_that_it_has, 10),
+    "memory-slip": Plant(
+        "a follower forgets a message that it has", forgets_a_message_that_it_has, (hunt(10, STANDBY),)
+    ),
     "early-compaction": Plant(
         "what is not complete is compacted",
         compacts_what_is_not_complete,
-        120,
-        work=("queues",),
-        faults=("kill", "isolate", "lose_power"),
+        (hunt(120, STANDBY, "queues", "kill,isolate,lose_power"),),
     ),
-    "sequence-again": Plant("a takeover gives a sequence again", gives_sequences_again, 20),
+    "sequence-again": Plant("a takeover gives a sequence again", gives_sequences_again, (hunt(20, STANDBY),)),
     "skipped-rot": Plant(
         "a member starts without what rotted in its log",
         starts_without_what_rotted,
-        20,
-        work=("keyed", "queues"),
-        faults=("rot", "kill"),
+        (hunt(20, STANDBY, "keyed,queues", "rot,kill"),),
     ),
     "kept-too-much": Plant(
-        "a queue that is to lose its messages keeps them", keeps_what_it_should_not, 20, work=("loose",)
+        "a queue that is to lose its messages keeps them",
+        keeps_what_it_should_not,
+        (hunt(20, STANDBY, "loose"),),
     ),
     "far-early": Plant(
         "a follower shows what is not complete",
         shows_what_is_stored,
-        20,
-        work=("far",),
-        faults=("slow", "stall", "kill"),
+        (hunt(20, STANDBY, "far", "slow,stall,kill"),),
     ),
     "old-view": Plant(
         "a member acts on a view that was brought back from a copy",
         acts_on_an_older_view,
-        20,
-        faults=("etcd_brought_back", "kill", "isolate"),
+        (hunt(20, STANDBY, about="etcd_brought_back,kill,isolate"),),
     ),
     "any-founder": Plant(
         "a member is promoted though another has more, when the view is lost",
         lets_anybody_found_the_cluster_again,
-        60,
-        faults=("etcd_brought_back", "kill", "isolate"),
+        (hunt(30, STANDBY, about="etcd_brought_back,lose_power"),),
     ),
     "unasked": Plant(
         "a promotion does not ask for a newer view",
         promotes_without_asking,
-        60,
-        faults=("promote_left_out", "kill"),
-        provider="external",
+        (hunt(60, STANDBY, about="promote_left_out,kill", provider=EXTERNAL),),
     ),
     "forgotten-view": Plant(
         "a member that was left out forgets it",
         keeps_only_promotions,
-        60,
-        faults=("lose_power", "lose_all_power", "isolate"),
-        provider="external",
+        (hunt(60, STANDBY, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),),
     ),
     "unready-promotion": Plant(
         "a member that is not ready can be promoted",
         lets_anybody_be_promoted,
-        60,
-        faults=("promote_unready", "kill", "isolate"),
-        provider="external",
+        (hunt(60, STANDBY, about="promote_unready,kill,isolate", provider=EXTERNAL),),
     ),
     "older-view": Plant(
         "an older view takes the place of a newer one",
         keeps_whatever_it_is_told,
-        60,
-        faults=("lose_power", "lose_all_power", "isolate"),
-        provider="external",
+        (hunt(60, STANDBY, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),),
     ),
 }
 """By name."""

@@ -25,6 +25,8 @@ STEPS = 150
 SETTLE_US = 60_000_000
 """So long after the end of all faults everything must be well."""
 FAULT = "fault"
+ANY: Final = "any"
+"""Of work and faults: whatever there is."""
 FRONTS: Final = "fronts"
 """The mode that `sim/fronts` runs: fronts over several groups, each of which is a node alone."""
 
@@ -53,18 +55,29 @@ class Shape:
     about: tuple[str, ...] = ()
     provider: str = ETCD
     plant: str = ""
+    usual: Shape | None = None
+    """What runs with this plant have in common if nothing else is said."""
+
+    @property
+    def kind(self) -> dict[str, Any]:
+        """What `run_seed` takes of it."""
+        return {name: getattr(self, name) for name in ("mode", "nodes", "steps", "work", "about", "provider")}
 
     def replay(self, seed: int) -> str:
         """The command that makes one of these runs again."""
-        words = ["tidemark sim"]
-        words += [f"--plant {self.plant}"] if self.plant else []
-        words += [f"--mode {self.mode}", f"--seed {seed}"]
-        words += [f"--steps {self.steps}"] if self.steps != STEPS else []
-        words += [f"--nodes {self.nodes}"] if self.nodes != 3 and self.mode not in (ALONE, FRONTS) else []
-        words += [f"--provider {self.provider}"] if self.provider != ETCD else []
-        words += [f"--work {','.join(self.work)}"] if self.work else []
-        words += [f"--about {','.join(self.about)}"] if self.about else []
-        return " ".join(words)
+        plant = f"--plant {self.plant} " if self.plant else ""
+        options = " ".join(["", *self.options(self.usual or Shape(self.mode))])
+        return f"tidemark sim {plant}--mode {self.mode} --seed {seed}{options}"
+
+    def options(self, usual: Shape) -> list[str]:
+        """What makes this of the usual one in the same mode."""
+        words = [f"--provider {self.provider}"] if self.provider != usual.provider else []
+        words += [f"--steps {self.steps}"] if self.steps != usual.steps else []
+        if self.mode not in (ALONE, FRONTS) and self.nodes != usual.nodes:
+            words.append(f"--nodes {self.nodes}")
+        words += [f"--work {','.join(self.work) or ANY}"] if self.work != usual.work else []
+        words += [f"--about {','.join(self.about) or ANY}"] if self.about != usual.about else []
+        return words
 
 
 class Run:
@@ -238,12 +251,12 @@ def run_seed(
     work: Sequence[str] = (),
     about: Sequence[str] = (),
     provider: str = ETCD,
-    plant: str = "",
+    replay: str = "",
 ) -> Run:
-    """One run. `plant`: the bug that was planted before, which is not done here.
+    """One run.
 
     Raises:
-        BrokenPromise: with the command that replays it.
+        BrokenPromise: with the command that replays it, which is `replay` if more than this belongs to it.
     """
     run = None
     try:
@@ -252,6 +265,6 @@ def run_seed(
     except (AssertionError, TidemarkError, ValueError, LookupError, TypeError, AttributeError) as problem:
         at = f" at {run.world.timeline.now_us / 1e6:.4f} s" if run is not None else ""
         text = str(problem) if isinstance(problem, BrokenPromise) else f"{type(problem).__name__}: {problem}"
-        shape = Shape(mode, nodes, steps, tuple(work), tuple(about), provider, plant)
-        raise BrokenPromise(f"{text}{at}\nreplay: {shape.replay(seed)}") from problem
+        replay = replay or Shape(mode, nodes, steps, tuple(work), tuple(about), provider).replay(seed)
+        raise BrokenPromise(f"{text}{at}\nreplay: {replay}") from problem
     return run

@@ -39,7 +39,7 @@ def shrink(
     work: Sequence[str] = (),
     about: Sequence[str] = (),
     provider: str = ETCD,
-    plant: str = "",
+    replay: str = "",
 ) -> tuple[list[Step], BrokenPromise]:
     """The shortest plan that was found, and what it breaks.
 
@@ -49,7 +49,7 @@ def shrink(
 
     def breaks(plan: Sequence[Step]) -> BrokenPromise | None:
         try:
-            run_seed(seed, mode, nodes, steps, None, plan, work, about, provider, plant)
+            run_seed(seed, mode, nodes, steps, None, plan, work, about, provider, replay)
         except BrokenPromise as problem:
             return problem
         return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidemark.sim.cluster.run import Run, Step, run_seed
-from tidemark.sim.cluster.world import ETCD
+from tidemark.sim.cluster.run import STEPS, Run, Step, run_seed
+from tidemark.sim.cluster.world import ETCD, STANDBY
 from tidemark.sim.store import BrokenPromise
 
 
@@ -22,19 +22,19 @@ class Story:
 
 def told(
     seed: int,
-    mode: str,
-    nodes: int,
-    steps: int,
     out: Callable[[str], None],
     plan: Sequence[Step] | None = None,
+    mode: str = STANDBY,
+    nodes: int = 3,
+    steps: int = STEPS,
     work: Sequence[str] = (),
     about: Sequence[str] = (),
     provider: str = ETCD,
-    plant: str = "",
+    replay: str = "",
 ) -> tuple[Run | None, BrokenPromise | None]:
     """Run it and print everything. Returns the run, or the promise that it broke."""
     story = Story(out)
     try:
-        return run_seed(seed, mode, nodes, steps, story.tell, plan, work, about, provider, plant), None
+        return run_seed(seed, mode, nodes, steps, story.tell, plan, work, about, provider, replay), None
     except BrokenPromise as problem:
         return None, problem

@@ -18,7 +18,7 @@ from tidemark.router.connection import Router
 from tidemark.router.link import Link
 from tidemark.router.mover import Lane, Mover, Part, Target
 from tidemark.router.wiring import MAIN
-from tidemark.sim.cluster.planted import Plant, Set
+from tidemark.sim.cluster.planted import Plant, Set, hunt
 from tidemark.sim.cluster.run import FRONTS
 
 
@@ -179,13 +179,11 @@ def ends_whatever_there_is(set_: Set) -> None:
     set_(Session, "end_queue", end_any)
 
 
-def _plant(
-    about: str, plant: Callable[[Set], None], seeds: int, work: str, faults: tuple[str, ...] = ()
-) -> Plant:
-    return Plant(about, plant, seeds, FRONTS, (work,), faults)
+def _plant(about: str, plant: Callable[[Set], None], seeds: int, work: str, faults: str = "") -> Plant:
+    return Plant(about, plant, (hunt(seeds, FRONTS, work, faults),))
 
 
-LEADERS = ("kill", "lose_power", "stall", "tear_front")
+LEADERS = "kill,lose_power,stall,tear_front"
 PLANTED: dict[str, Plant] = {
     "mover-early-ack": _plant(
         "what is moved on is acknowledged before its group confirms",
@@ -199,7 +197,7 @@ PLANTED: dict[str, Plant] = {
         is_content_with_one_of_the_queues,
         10,
         "tight",
-        ("kill_front", "tear_front"),
+        "kill_front,tear_front",
     ),
     "mover-overtakes": _plant(
         "what was not taken is tried again behind the others",
@@ -220,14 +218,14 @@ PLANTED: dict[str, Plant] = {
         lets_a_former_turn_in,
         10,
         "piled",
-        ("hand_over",),
+        "hand_over",
     ),
     "fence-forgotten": _plant(
         "a leader that starts takes what its former self would have refused",
         forgets_turns_when_it_starts,
         20,
         "piled",
-        ("stale_front",),
+        "stale_front",
     ),
     "front-forgets": _plant(
         "a front takes what is in doubt for confirmed", goes_on_without_a_group, 20, "spread", LEADERS
@@ -239,17 +237,17 @@ PLANTED: dict[str, Plant] = {
         "one of two groups is enough for a confirm", confirms_when_one_group_has_it, 20, "spread", LEADERS
     ),
     "stale-wiring": _plant(
-        "a front routes by wiring that may be stale", routes_by_what_may_be_stale, 5, "fresh", ("slow_feed",)
+        "a front routes by wiring that may be stale", routes_by_what_may_be_stale, 5, "fresh", "slow_feed"
     ),
     "forgotten-tombstone": _plant(
-        "a group forgets which lives of a queue are over", forgets_the_dead, 15, "churn", ("freeze_between",)
+        "a group forgets which lives of a queue are over", forgets_the_dead, 15, "churn", "freeze_between"
     ),
     "any-life": _plant(
         "main deletes a name that has begun another life",
         ends_whatever_there_is,
         10,
         "rivals",
-        ("freeze_between",),
+        "freeze_between",
     ),
     "no-return": _plant("what finds no queue is not returned", keeps_returns_to_itself, 10, "fresh"),
     "late-return": _plant("a return comes behind the confirm", confirms_before_it_returns, 10, "fresh"),
