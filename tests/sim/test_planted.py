@@ -5,6 +5,8 @@ They are looked for by the command that anybody would use, `tidemark sim --plant
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tidemark.cli import main
@@ -35,8 +37,13 @@ def test_a_bug_is_looked_for_once_with_each_mode_and_provider() -> None:
 
 @pytest.mark.skipif(PURE, reason="the compiled run has done it")
 @pytest.mark.parametrize(("name", "hunt"), HUNTS.values(), ids=HUNTS)
-def test_a_planted_bug_is_found(name: str, hunt: Hunt) -> None:
-    where = [] if hunt is planted.PLANTED[name].hunts[0] else ["--mode", hunt.shape.mode]
-    where += ["--provider", hunt.shape.provider] if where else []
+def test_a_planted_bug_is_found_by_a_promise_that_it_breaks(
+    name: str, hunt: Hunt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant = planted.PLANTED[name]
+    where = [] if hunt is plant.hunts[0] else ["--mode", hunt.shape.mode, "--provider", hunt.shape.provider]
 
     assert main(["sim", "--plant", name, *where, "--first", "--jobs", "1"]) == 1
+
+    problem = capsys.readouterr().out.partition("\nreplay: ")[0]
+    assert any(re.search(pattern, problem) for pattern in plant.found_by), problem

@@ -8,7 +8,7 @@ Invariant: without a plant nothing here changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,8 @@ class Hunt:
 class Plant:
     about: str
     plant: Callable[[Set], None]
+    found_by: tuple[str, ...]
+    """Patterns of the promises that it breaks; one that breaks another has not been understood."""
     hunts: tuple[Hunt, ...]
     """Of each mode and provider in which it must be found; where it is looked for first if nothing is said."""
 
@@ -159,30 +161,21 @@ def never_rewinds(set_: Set) -> None:
 
 def goes_on_without_asking(set_: Set) -> None:
     """A member that is late is left out at once; the view still calls it ready."""
-    honest = Reign.require
+    honest, late = Reign.require, Reign.late
 
     def require(self: Reign, undecided: tuple[View, ...]) -> None:
         honest(self, undecided)
-        self.progress.required = set(self.progress.required) - self.late().keys()
+        self.progress.required = set(self.progress.required) - late(self).keys()
 
     set_(Reign, "require", require)
-    set_(Replica, "_change_ready", lambda *_: None)
-
-
-class _JournalFirst:
-    """Both logs in the wrong order."""
-
-    CATALOG, JOURNAL = Log.CATALOG, Log.JOURNAL
-
-    def __iter__(self) -> Iterator[Log]:
-        return iter((Log.JOURNAL, Log.CATALOG))
+    set_(Reign, "late", lambda _: {})
 
 
 def sends_messages_before_their_queues(set_: Set) -> None:
-    set_(shipping, "Log", _JournalFirst())
+    set_(shipping, "LOGS", (Log.JOURNAL, Log.CATALOG))
 
-    def flush(self: Node, now_ms: int) -> None:
-        self.journal.flush(now_ms)
+    def flush(self: Node, now_ms: int, **how: Any) -> None:
+        self.journal.flush(now_ms, told=how.get("told", False) or not self.serving or not self.broker.dirty)
         self.catalog.flush(now_ms)
 
     set_(Node, "_flush", flush)
@@ -390,102 +383,166 @@ def keeps_whatever_it_is_told(set_: Set) -> None:
     set_(Views, "_take", take)
 
 
+# By what they are found -----------------------------------------------------------------------------------------------
+
+LOST = "has lost .* which were confirmed"
+BEHIND = "is ready by the view and has .* is complete"
+OTHER = "has (another record|a record too many|no record) at"
+APART = "(queue|binding|stream) .* differs: |members differ|has hash and rows"
+STALE = "a snapshot shows|is now shown at"
+EARLY = "is shown .* but .* is complete"
+OUTSIDE = "after the last fault: .* is joining [(]it waits for"
+UNREADY = "leads by .* but was not ready in"
+CONFIRMED = "asks to cut the logs back to .* was confirmed"
+
+
+def _plant(about: str, plant: Callable[[Set], None], found_by: tuple[str, ...], *hunts: Hunt) -> Plant:
+    return Plant(about, plant, found_by, hunts)
+
+
+def _standby(seeds: int, work: str = "", about: str = "", provider: str = ETCD) -> Hunt:
+    return hunt(seeds, STANDBY, work, about, provider)
+
+
 PLANTED: dict[str, Plant] = {
-    "early-confirm": Plant(
-        "a publish is confirmed by the leader's disk alone", confirms_by_its_own_disk, (hunt(20, STANDBY),)
+    "early-confirm": _plant(
+        "a publish is confirmed by the leader's disk alone",
+        confirms_by_its_own_disk,
+        (BEHIND, LOST),
+        _standby(20),
     ),
-    "ack-before-durable": Plant(
+    "ack-before-durable": _plant(
         "a follower acknowledges what its disk does not have",
         acknowledges_before_it_is_durable,
-        (hunt(40, STANDBY),),
+        (BEHIND, LOST),
+        _standby(40),
     ),
-    "no-sync": Plant("a follower does not sync", does_not_sync_when_it_follows, (hunt(20, STANDBY),)),
-    "no-fence": Plant(
-        "a leader whose lease ran out goes on", never_fences, (hunt(60, STANDBY, "keyed", "isolate,freeze"),)
+    "no-sync": _plant(
+        "a follower does not sync",
+        does_not_sync_when_it_follows,
+        ("cannot start: .* (checksum|mark|no frame)", BEHIND),
+        _standby(20),
     ),
-    "unready-leader": Plant(
-        "a member that is not ready takes over", leads_without_being_ready, (hunt(40, STANDBY),)
+    "no-fence": _plant(
+        "a leader whose lease ran out goes on",
+        never_fences,
+        (STALE,),
+        _standby(60, "keyed", "isolate,freeze"),
     ),
-    "same-epoch": Plant(
+    "unready-leader": _plant(
+        "a member that is not ready takes over",
+        leads_without_being_ready,
+        (BEHIND, OTHER, LOST),
+        _standby(40),
+    ),
+    "same-epoch": _plant(
         "a leader that restarts goes on in its epoch",
         leads_on_after_a_restart,
-        (hunt(150, STANDBY, "keyed", "lose_power,stall,kill"),),
+        (OTHER, BEHIND),
+        _standby(150, "keyed", "lose_power,stall,kill"),
     ),
-    "no-waiting": Plant(
+    "no-waiting": _plant(
         "after a takeover nobody is waited for",
         does_not_wait_for_the_others_after_a_takeover,
-        (hunt(20, STANDBY),),
+        (BEHIND, OTHER),
+        _standby(20),
     ),
-    "no-rewind": Plant("a log that parted is not cut back", never_rewinds, (hunt(60, STANDBY),)),
-    "silent-drop": Plant(
-        "a late member is left out without a new view", goes_on_without_asking, (hunt(20, STANDBY),)
+    "no-rewind": _plant("a log that parted is not cut back", never_rewinds, (OTHER,), _standby(60)),
+    "silent-drop": _plant(
+        "a late member is left out without a new view", goes_on_without_asking, (BEHIND, LOST), _standby(30)
     ),
-    "journal-first": Plant(
-        "messages travel before their queues", sends_messages_before_their_queues, (hunt(30, STANDBY),)
+    "journal-first": _plant(
+        "messages travel before their queues", sends_messages_before_their_queues, (APART, LOST), _standby(30)
     ),
-    "lost-tombstone": Plant("deletes are not passed on", loses_tombstones, (hunt(30, STANDBY, "keyed"),)),
-    "cut-transaction": Plant(
-        "transactions are sent in pieces", cuts_transactions_in_two, (hunt(200, STANDBY, "bank", "kill"),)
+    "lost-tombstone": _plant(
+        "deletes are not passed on", loses_tombstones, (OTHER, APART), _standby(30, "keyed")
     ),
-    "gap": Plant("a missing frame is not noticed", does_not_notice_a_gap, (hunt(20, STANDBY),)),
-    "no-reading-anew": Plant(
+    "cut-transaction": _plant(
+        "transactions are sent in pieces",
+        cuts_transactions_in_two,
+        ("the accounts have", "a transaction was cut in two"),
+        _standby(200, "bank", "kill"),
+    ),
+    "gap": _plant(
+        "a missing frame is not noticed",
+        does_not_notice_a_gap,
+        ("cannot go on: a frame of .* comes behind", OTHER),
+        _standby(20),
+    ),
+    "no-reading-anew": _plant(
         "a deposed leader keeps its memory",
         keeps_what_it_did_when_it_led,
-        (hunt(60, STANDBY, "queues", "isolate,freeze"),),
+        (APART,),
+        _standby(60, "queues", "isolate,freeze"),
     ),
-    "memory-slip": Plant(
-        "a follower forgets a message that it has", forgets_a_message_that_it_has, (hunt(10, STANDBY),)
+    "memory-slip": _plant(
+        "a follower forgets a message that it has", forgets_a_message_that_it_has, (LOST, APART), _standby(10)
     ),
-    "early-compaction": Plant(
+    "early-compaction": _plant(
         "what is not complete is compacted",
         compacts_what_is_not_complete,
-        (hunt(120, STANDBY, "queues", "kill,isolate,lose_power"),),
+        ("cannot be done: the .* log is whole only from", APART, OTHER),
+        _standby(60, "bank", "kill,isolate"),
     ),
-    "sequence-again": Plant("a takeover gives a sequence again", gives_sequences_again, (hunt(20, STANDBY),)),
-    "skipped-rot": Plant(
+    "sequence-again": _plant(
+        "a takeover gives a sequence again",
+        gives_sequences_again,
+        (CONFIRMED, OTHER, BEHIND, OUTSIDE),
+        _standby(20),
+    ),
+    "skipped-rot": _plant(
         "a member starts without what rotted in its log",
         starts_without_what_rotted,
-        (hunt(20, STANDBY, "keyed,queues", "rot,kill"),),
+        (OTHER, BEHIND, "NotFound: no (queue|exchange)", "CorruptRecord: "),
+        _standby(20, "keyed,queues", "rot,kill"),
     ),
-    "kept-too-much": Plant(
+    "kept-too-much": _plant(
         "a queue that is to lose its messages keeps them",
         keeps_what_it_should_not,
-        (hunt(20, STANDBY, "loose"),),
+        ("loose has .* which does not lead",),
+        _standby(20, "loose"),
     ),
-    "far-early": Plant(
+    "far-early": _plant(
         "a follower shows what is not complete",
         shows_what_is_stored,
-        (hunt(20, STANDBY, "far", "slow,stall,kill"),),
+        (EARLY,),
+        _standby(20, "far", "slow,stall,kill"),
     ),
-    "old-view": Plant(
+    "old-view": _plant(
         "a member acts on a view that was brought back from a copy",
         acts_on_an_older_view,
-        (hunt(20, STANDBY, about="etcd_brought_back,kill,isolate"),),
+        ("brought back, and nobody leads anew", "brought back from a copy, and is replaced"),
+        _standby(20, about="etcd_brought_back,kill,isolate"),
     ),
-    "any-founder": Plant(
+    "any-founder": _plant(
         "a member is promoted though another has more, when the view is lost",
         lets_anybody_found_the_cluster_again,
-        (hunt(30, STANDBY, about="etcd_brought_back,lose_power"),),
+        (BEHIND, LOST),
+        _standby(30, about="etcd_brought_back,lose_power"),
     ),
-    "unasked": Plant(
+    "unasked": _plant(
         "a promotion does not ask for a newer view",
         promotes_without_asking,
-        (hunt(60, STANDBY, about="promote_left_out,kill", provider=EXTERNAL),),
+        (UNREADY,),
+        _standby(60, about="promote_left_out,kill", provider=EXTERNAL),
     ),
-    "forgotten-view": Plant(
+    "forgotten-view": _plant(
         "a member that was left out forgets it",
         keeps_only_promotions,
-        (hunt(60, STANDBY, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),),
+        (UNREADY, BEHIND),
+        _standby(60, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),
     ),
-    "unready-promotion": Plant(
+    "unready-promotion": _plant(
         "a member that is not ready can be promoted",
         lets_anybody_be_promoted,
-        (hunt(60, STANDBY, about="promote_unready,kill,isolate", provider=EXTERNAL),),
+        (UNREADY, "lacks something and was promoted"),
+        _standby(60, about="promote_unready,kill,isolate", provider=EXTERNAL),
     ),
-    "older-view": Plant(
+    "older-view": _plant(
         "an older view takes the place of a newer one",
         keeps_whatever_it_is_told,
-        (hunt(60, STANDBY, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),),
+        (UNREADY, "the view that is kept, .* is older than the one"),
+        _standby(60, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),
     ),
 }
 """By name."""

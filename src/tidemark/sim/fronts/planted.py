@@ -18,7 +18,7 @@ from tidemark.router.connection import Router
 from tidemark.router.link import Link
 from tidemark.router.mover import Lane, Mover, Part, Target
 from tidemark.router.wiring import MAIN
-from tidemark.sim.cluster.planted import Plant, Set, hunt
+from tidemark.sim.cluster.planted import LOST, Plant, Set, hunt
 from tidemark.sim.cluster.run import FRONTS
 
 
@@ -179,15 +179,20 @@ def ends_whatever_there_is(set_: Set) -> None:
     set_(Session, "end_queue", end_any)
 
 
-def _plant(about: str, plant: Callable[[Set], None], seeds: int, work: str, faults: str = "") -> Plant:
-    return Plant(about, plant, (hunt(seeds, FRONTS, work, faults),))
+def _plant(
+    about: str, plant: Callable[[Set], None], found_by: str, seeds: int, work: str, faults: str = ""
+) -> Plant:
+    return Plant(about, plant, (found_by,), (hunt(seeds, FRONTS, work, faults),))
 
 
+UNRETURNED = "is not returned, but nothing is bound"
+LATE = "number .* comes last behind the last of number"
 LEADERS = "kill,lose_power,stall,tear_front"
 PLANTED: dict[str, Plant] = {
     "mover-early-ack": _plant(
         "what is moved on is acknowledged before its group confirms",
         acknowledges_before_the_group_confirmed,
+        LOST,
         15,
         "moved",
         LEADERS,
@@ -195,6 +200,7 @@ PLANTED: dict[str, Plant] = {
     "mover-one-queue": _plant(
         "a letter is acknowledged when one of its queues has it",
         is_content_with_one_of_the_queues,
+        LOST,
         10,
         "tight",
         "kill_front,tear_front",
@@ -202,6 +208,7 @@ PLANTED: dict[str, Plant] = {
     "mover-overtakes": _plant(
         "what was not taken is tried again behind the others",
         lets_others_overtake_what_was_not_taken,
+        "delivers .* behind number",
         60,
         "moved",
         LEADERS,
@@ -209,6 +216,7 @@ PLANTED: dict[str, Plant] = {
     "mover-forgets": _plant(
         "what is in doubt when a link is lost is taken for moved",
         forgets_what_was_on_its_way,
+        LOST,
         30,
         "moved",
         LEADERS,
@@ -216,6 +224,7 @@ PLANTED: dict[str, Plant] = {
     "former-turn": _plant(
         "what comes late of a front that another has followed is taken",
         lets_a_former_turn_in,
+        LATE,
         10,
         "piled",
         "hand_over",
@@ -223,33 +232,63 @@ PLANTED: dict[str, Plant] = {
     "fence-forgotten": _plant(
         "a leader that starts takes what its former self would have refused",
         forgets_turns_when_it_starts,
+        LATE,
         20,
         "piled",
         "stale_front",
     ),
     "front-forgets": _plant(
-        "a front takes what is in doubt for confirmed", goes_on_without_a_group, 20, "spread", LEADERS
+        "a front takes what is in doubt for confirmed",
+        goes_on_without_a_group,
+        f"{LOST}|again, whose acknowledgement was confirmed",
+        20,
+        "spread",
+        LEADERS,
     ),
     "wrong-credit": _plant(
-        "a confirm of one group is credited to another", credits_the_wrong_group, 40, "spread"
+        "a confirm of one group is credited to another",
+        credits_the_wrong_group,
+        "has .* unconfirmed messages|somebody has .* messages of",
+        40,
+        "spread",
     ),
     "one-confirm": _plant(
-        "one of two groups is enough for a confirm", confirms_when_one_group_has_it, 20, "spread", LEADERS
+        "one of two groups is enough for a confirm",
+        confirms_when_one_group_has_it,
+        LOST,
+        20,
+        "spread",
+        LEADERS,
     ),
     "stale-wiring": _plant(
-        "a front routes by wiring that may be stale", routes_by_what_may_be_stale, 5, "fresh", "slow_feed"
+        "a front routes by wiring that may be stale",
+        routes_by_what_may_be_stale,
+        f"{UNRETURNED}|{LOST}|that nobody sent",
+        5,
+        "fresh",
+        "slow_feed",
     ),
     "forgotten-tombstone": _plant(
-        "a group forgets which lives of a queue are over", forgets_the_dead, 15, "churn", "freeze_between"
+        "a group forgets which lives of a queue are over",
+        forgets_the_dead,
+        "again, which was in it when it was deleted",
+        15,
+        "churn",
+        "freeze_between",
     ),
     "any-life": _plant(
         "main deletes a name that has begun another life",
         ends_whatever_there_is,
+        "is in its group, and main has no such queue",
         10,
         "rivals",
         "freeze_between",
     ),
-    "no-return": _plant("what finds no queue is not returned", keeps_returns_to_itself, 10, "fresh"),
-    "late-return": _plant("a return comes behind the confirm", confirms_before_it_returns, 10, "fresh"),
+    "no-return": _plant(
+        "what finds no queue is not returned", keeps_returns_to_itself, UNRETURNED, 10, "fresh"
+    ),
+    "late-return": _plant(
+        "a return comes behind the confirm", confirms_before_it_returns, UNRETURNED, 10, "fresh"
+    ),
 }
 """By name."""
