@@ -12,6 +12,7 @@ import pytest
 from tidemark.cli import main
 from tidemark.sim import planted
 from tidemark.sim.cluster.planted import PLANTED, Hunt
+from tidemark.sim.cluster.world import CHAIN, STANDBY
 from tidemark.sim.fronts import planted as of_fronts
 from tidemark.speed import PURE
 
@@ -22,8 +23,15 @@ HUNTS = {
 }
 
 
-def test_there_are_at_least_twelve_of_them() -> None:
-    assert len(PLANTED) >= 12
+@pytest.mark.parametrize("mode", [STANDBY, CHAIN])
+def test_there_are_at_least_twelve_of_them_in_each_mode(mode: str) -> None:
+    assert sum(plant.hunt(mode) is not None for plant in PLANTED.values()) >= 12
+
+
+def test_what_is_looked_for_in_standby_is_looked_for_in_a_chain_too() -> None:
+    for plant in PLANTED.values():
+        modes = [hunt.shape.mode for hunt in plant.hunts]
+        assert modes in ([STANDBY, CHAIN], [CHAIN])
 
 
 def test_a_name_is_one_bug_of_members_or_of_fronts() -> None:

@@ -17,7 +17,7 @@ from tidemark.speed import PURE
     "options",
     [
         "--plant early-confirm",
-        "--plant gap --steps 120",
+        "--plant gap --mode chain --steps 120",
         "--plant unready-promotion --about promote_unready,kill",
         "--plant memory-slip --nodes 4 --work queues --about kill",
         "--plant lost-tombstone --work any",
@@ -43,7 +43,7 @@ def test_the_command_that_is_printed_makes_that_run_again(
         ("--plant nothing", "--plant 'nothing' is not known; 'list' shows what is"),
         (
             "--plant unasked --provider etcd",
-            "--plant unasked is looked for with --mode standby --provider external",
+            "--plant unasked is looked for with --mode standby --provider external or --mode chain --provider external",
         ),
         (
             "--plant no-return --mode chain",

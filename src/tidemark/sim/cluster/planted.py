@@ -22,13 +22,13 @@ from tidemark.member import shipping
 from tidemark.member.member import Facts, Member
 from tidemark.member.shipping import Shipping
 from tidemark.member.views import Views
-from tidemark.model.peers import Ends, Hello, Log, Offer, Unit, View
+from tidemark.model.peers import Acked, Completed, Ends, Hello, Log, Offer, Unit, View
 from tidemark.model.records import TOMBSTONE, RecordType
 from tidemark.model.wiring import QueueSpec
 from tidemark.node import Node
 from tidemark.sim.cluster import telling
 from tidemark.sim.cluster.run import Shape
-from tidemark.sim.cluster.world import ETCD, EXTERNAL, STANDBY
+from tidemark.sim.cluster.world import CHAIN, ETCD, EXTERNAL, STANDBY
 from tidemark.store.frames import walk
 from tidemark.store.journal import Journal
 from tidemark.store.recovery import Damage, Replay
@@ -383,6 +383,59 @@ def keeps_whatever_it_is_told(set_: Set) -> None:
     set_(Views, "_take", take)
 
 
+# In a chain ----------------------------------------------------------------------------------------------------------
+
+
+def acknowledges_for_those_behind(set_: Set) -> None:
+    """A member in the middle says that those behind it have what it has itself."""
+
+    def acknowledge(self: Replica, view: View) -> None:
+        source, durable = self._source, self._facts.durable
+        assert source.name is not None
+        behind = tuple((name, durable) for name in sorted(self._readers.reached() - {self.me, source.name}))
+        acked = Acked(view.epoch, durable, behind)
+        if source.acknowledge(acked, self._now):
+            self._tell(source.name, acked)
+
+    set_(Replica, "_acknowledge", acknowledge)
+
+
+def waits_for_the_next_one_only(set_: Set) -> None:
+    """The head confirms what the member behind it has."""
+    honest = Reign.require
+
+    def require(self: Reign, undecided: tuple[View, ...]) -> None:
+        honest(self, undecided)
+        behind = {name for name in self.view.ready[1:] if self.topology.source(self.view, name) != self.me}
+        self.progress.required = set(self.progress.required) - behind
+
+    set_(Reign, "require", require)
+
+
+def shows_at_the_tail_what_has_come(set_: Set) -> None:
+    """The last of the chain takes what is on its own disk for complete: those before it may still be writing it."""
+    honest = Member._completed
+
+    def completed(self: Member, upto: Ends) -> None:
+        if self.view is not None and self.view.ready[-1] == self.name and not self.serving:
+            upto = Ends(upto.catalog, self.node.store.durable_ends.journal)
+        honest(self, upto)
+
+    set_(Member, "_completed", completed)
+
+
+def tells_those_behind_what_it_has(set_: Set) -> None:
+    """A member in the middle calls complete what is on its own disk."""
+    honest = Replica._tell
+
+    def tell(self: Replica, peer: str, message: Any) -> None:
+        if isinstance(message, Completed) and self._reign is None:
+            message = replace(message, upto=self._facts.durable)
+        honest(self, peer, message)
+
+    set_(Replica, "_tell", tell)
+
+
 # By what they are found -----------------------------------------------------------------------------------------------
 
 LOST = "has lost .* which were confirmed"
@@ -400,8 +453,9 @@ def _plant(about: str, plant: Callable[[Set], None], found_by: tuple[str, ...], 
     return Plant(about, plant, found_by, hunts)
 
 
-def _standby(seeds: int, work: str = "", about: str = "", provider: str = ETCD) -> Hunt:
-    return hunt(seeds, STANDBY, work, about, provider)
+def _both(seeds: int, work: str = "", about: str = "", provider: str = ETCD) -> tuple[Hunt, Hunt]:
+    """In both modes of a cluster alike."""
+    return hunt(seeds, STANDBY, work, about, provider), hunt(seeds, CHAIN, work, about, provider)
 
 
 PLANTED: dict[str, Plant] = {
@@ -409,140 +463,164 @@ PLANTED: dict[str, Plant] = {
         "a publish is confirmed by the leader's disk alone",
         confirms_by_its_own_disk,
         (BEHIND, LOST),
-        _standby(20),
+        *_both(20),
     ),
     "ack-before-durable": _plant(
         "a follower acknowledges what its disk does not have",
         acknowledges_before_it_is_durable,
         (BEHIND, LOST),
-        _standby(40),
+        *_both(40),
     ),
     "no-sync": _plant(
         "a follower does not sync",
         does_not_sync_when_it_follows,
         ("cannot start: .* (checksum|mark|no frame)", BEHIND),
-        _standby(20),
+        *_both(20),
     ),
     "no-fence": _plant(
         "a leader whose lease ran out goes on",
         never_fences,
         (STALE,),
-        _standby(60, "keyed", "isolate,freeze"),
+        *_both(60, "keyed", "isolate,freeze"),
     ),
     "unready-leader": _plant(
         "a member that is not ready takes over",
         leads_without_being_ready,
         (BEHIND, OTHER, LOST),
-        _standby(40),
+        *_both(40),
     ),
     "same-epoch": _plant(
         "a leader that restarts goes on in its epoch",
         leads_on_after_a_restart,
         (OTHER, BEHIND),
-        _standby(150, "keyed", "lose_power,stall,kill"),
+        *_both(150, "keyed", "lose_power,stall,kill"),
     ),
     "no-waiting": _plant(
         "after a takeover nobody is waited for",
         does_not_wait_for_the_others_after_a_takeover,
         (BEHIND, OTHER),
-        _standby(20),
+        *_both(20),
     ),
-    "no-rewind": _plant("a log that parted is not cut back", never_rewinds, (OTHER,), _standby(60)),
+    "no-rewind": _plant("a log that parted is not cut back", never_rewinds, (OTHER,), *_both(60)),
     "silent-drop": _plant(
-        "a late member is left out without a new view", goes_on_without_asking, (BEHIND, LOST), _standby(30)
+        "a late member is left out without a new view", goes_on_without_asking, (BEHIND, LOST), *_both(30)
     ),
     "journal-first": _plant(
-        "messages travel before their queues", sends_messages_before_their_queues, (APART, LOST), _standby(30)
+        "messages travel before their queues", sends_messages_before_their_queues, (APART, LOST), *_both(30)
     ),
     "lost-tombstone": _plant(
-        "deletes are not passed on", loses_tombstones, (OTHER, APART), _standby(30, "keyed")
+        "deletes are not passed on", loses_tombstones, (OTHER, APART), *_both(30, "keyed")
     ),
     "cut-transaction": _plant(
         "transactions are sent in pieces",
         cuts_transactions_in_two,
         ("the accounts have", "a transaction was cut in two"),
-        _standby(200, "bank", "kill"),
+        *_both(200, "bank", "kill"),
     ),
     "gap": _plant(
         "a missing frame is not noticed",
         does_not_notice_a_gap,
         ("cannot go on: a frame of .* comes behind", OTHER),
-        _standby(20),
+        *_both(20),
     ),
     "no-reading-anew": _plant(
         "a deposed leader keeps its memory",
         keeps_what_it_did_when_it_led,
         (APART,),
-        _standby(60, "queues", "isolate,freeze"),
+        *_both(60, "queues", "isolate,freeze"),
     ),
     "memory-slip": _plant(
-        "a follower forgets a message that it has", forgets_a_message_that_it_has, (LOST, APART), _standby(10)
+        "a follower forgets a message that it has", forgets_a_message_that_it_has, (LOST, APART), *_both(10)
     ),
     "early-compaction": _plant(
         "what is not complete is compacted",
         compacts_what_is_not_complete,
         ("cannot be done: the .* log is whole only from", APART, OTHER),
-        _standby(60, "bank", "kill,isolate"),
+        *_both(60, "bank", "kill,isolate"),
     ),
     "sequence-again": _plant(
         "a takeover gives a sequence again",
         gives_sequences_again,
         (CONFIRMED, OTHER, BEHIND, OUTSIDE),
-        _standby(20),
+        *_both(20),
     ),
     "skipped-rot": _plant(
         "a member starts without what rotted in its log",
         starts_without_what_rotted,
         (OTHER, BEHIND, "NotFound: no (queue|exchange)", "CorruptRecord: "),
-        _standby(20, "keyed,queues", "rot,kill"),
+        *_both(20, "keyed,queues", "rot,kill"),
     ),
     "kept-too-much": _plant(
         "a queue that is to lose its messages keeps them",
         keeps_what_it_should_not,
         ("loose has .* which does not lead",),
-        _standby(20, "loose"),
+        *_both(20, "loose"),
     ),
     "far-early": _plant(
         "a follower shows what is not complete",
         shows_what_is_stored,
         (EARLY,),
-        _standby(20, "far", "slow,stall,kill"),
+        *_both(20, "far", "slow,stall,kill"),
     ),
     "old-view": _plant(
         "a member acts on a view that was brought back from a copy",
         acts_on_an_older_view,
         ("brought back, and nobody leads anew", "brought back from a copy, and is replaced"),
-        _standby(20, about="etcd_brought_back,kill,isolate"),
+        *_both(20, about="etcd_brought_back,kill,isolate"),
     ),
     "any-founder": _plant(
         "a member is promoted though another has more, when the view is lost",
         lets_anybody_found_the_cluster_again,
         (BEHIND, LOST),
-        _standby(30, about="etcd_brought_back,lose_power"),
+        *_both(30, about="etcd_brought_back,lose_power"),
     ),
     "unasked": _plant(
         "a promotion does not ask for a newer view",
         promotes_without_asking,
         (UNREADY,),
-        _standby(60, about="promote_left_out,kill", provider=EXTERNAL),
+        *_both(60, about="promote_left_out,kill", provider=EXTERNAL),
     ),
     "forgotten-view": _plant(
         "a member that was left out forgets it",
         keeps_only_promotions,
         (UNREADY, BEHIND),
-        _standby(60, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),
+        *_both(60, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),
     ),
     "unready-promotion": _plant(
         "a member that is not ready can be promoted",
         lets_anybody_be_promoted,
         (UNREADY, "lacks something and was promoted"),
-        _standby(60, about="promote_unready,kill,isolate", provider=EXTERNAL),
+        *_both(60, about="promote_unready,kill,isolate", provider=EXTERNAL),
     ),
     "older-view": _plant(
         "an older view takes the place of a newer one",
         keeps_whatever_it_is_told,
         (UNREADY, "the view that is kept, .* is older than the one"),
-        _standby(60, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),
+        *_both(60, about="lose_power,lose_all_power,isolate", provider=EXTERNAL),
+    ),
+    "ack-for-others": _plant(
+        "a member in the middle of a chain acknowledges for those behind it",
+        acknowledges_for_those_behind,
+        (BEHIND, LOST),
+        hunt(40, CHAIN),
+    ),
+    "middle-confirms": _plant(
+        "the head of a chain confirms what the member behind it has",
+        waits_for_the_next_one_only,
+        (BEHIND, LOST),
+        hunt(20, CHAIN),
+    ),
+    "tail-shows": _plant(
+        "the tail of a chain shows all that it has",
+        shows_at_the_tail_what_has_come,
+        (EARLY,),
+        hunt(100, CHAIN, "far", "slow,stall,kill"),
+    ),
+    "middle-completes": _plant(
+        "a member in the middle of a chain calls complete what it has",
+        tells_those_behind_what_it_has,
+        (EARLY, CONFIRMED),
+        hunt(40, CHAIN, "far", "slow,stall,kill"),
     ),
 }
 """By name."""
