@@ -46,7 +46,7 @@ quick: setup ## unit and contract tests only, under a minute
 test-pure: setup ## the unit tests on the plain Python twins
 	TIDEMARK_PURE=1 $(PYTEST) tests/unit -n 2
 
-sim: setup ## the store on a lying disk: SEEDS=1000
+sim: setup ## stores, nodes, clusters and fronts on virtual time, and bugs planted in them: SEEDS=1000
 	TIDEMARK_SIM_SEEDS=$${SEEDS:-1000} $(PYTEST) tests/sim -n 2
 
 kill: setup services ## kill -9 in mixed traffic, of brokers and of members: ROUNDS=50

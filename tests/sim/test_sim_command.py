@@ -40,6 +40,7 @@ def test_the_command_that_is_printed_makes_that_run_again(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        ("--seed 1 --seeds 1:3", "--seed tells one run and --seeds makes many: give one of them"),
         ("--plant nothing", "--plant 'nothing' is not known; 'list' shows what is"),
         (
             "--plant unasked --provider etcd",

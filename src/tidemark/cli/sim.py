@@ -82,6 +82,8 @@ def sim(
         raise CommandError(f"--mode {mode!r} is none of {', '.join(MODES)}", 2)
     if provider not in (None, *PROVIDERS):
         raise CommandError(f"--provider {provider!r} is none of {', '.join(PROVIDERS)}", 2)
+    if seed is not None and seeds is not None:
+        raise CommandError("--seed tells one run and --seeds makes many: give one of them", 2)
     if plant == "list":
         return _list_plants()
     from tidemark.sim.cluster.run import Shape

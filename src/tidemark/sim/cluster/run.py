@@ -207,6 +207,8 @@ class Run:
             problem = quiet()
             calm = 0 if problem else calm + 1
             if calm == 3:
+                states = ", ".join(f"{name} is {state}" for name, state in sorted(self.world.states.items()))
+                self.world.say("", "all is well%s%s", when, states and f": {states}")
                 return
         raise BrokenPromise(f"{self.settle_us // 1_000_000} s after the last fault{when}: {problem}")
 

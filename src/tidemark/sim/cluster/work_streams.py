@@ -49,6 +49,11 @@ def read(snapshot: Snapshot) -> tuple[list[Seen], int | None]:
     return rows, snapshot.marker().digest
 
 
+def brief(value: bytes | None) -> str:
+    """What tells a value from others, without what fills it up."""
+    return "nothing" if value is None else value.partition(b" ")[0].decode() or "an empty value"
+
+
 class Writer(StreamClient):
     """The only one who writes to the keyed stream. One batch at a time; an answer that was lost leaves it open."""
 
@@ -176,7 +181,8 @@ class Reader(StreamClient):
         for key, possible in before.items():
             newer = self._writer.keys[key].possible
             if found.get(key) not in possible and found.get(key) not in newer:
-                raise BrokenPromise(f"a snapshot shows {found.get(key)!r} for {key!r}, not {possible}")
+                values = " or ".join(brief(value) for value in possible)
+                raise BrokenPromise(f"a snapshot shows {brief(found.get(key))} for {key!r}, not {values}")
         self.world.count("snapshots")
 
     def pin(self) -> None:

@@ -26,6 +26,7 @@ from tidemark.sim.cluster.etcd import Etcd
 from tidemark.sim.cluster.machine import Machine
 from tidemark.sim.cluster.network import Network
 from tidemark.sim.cluster.operator import Operator
+from tidemark.sim.cluster.words import worded
 from tidemark.sim.store import CONFIG, BrokenPromise
 
 if TYPE_CHECKING:
@@ -159,7 +160,6 @@ class World:
             self._is_filled(machine, state)
         if self.states.get(machine.name) is not state:
             self.states[machine.name] = state
-            self.say(machine.name, "is %s, led by %s: %s", state, leader, machine.member.why)
             self.count(str(state))
         view = machine.member.view
         if leader == machine.name and view is not None and view.leader == machine.name:
@@ -196,7 +196,9 @@ class World:
         before = self.led
         known = self._added.union(before.ready if before is not None else ())
         if before is not None and view.epoch != before.epoch and machine.name not in known:
-            raise BrokenPromise(f"{machine.name} leads by {view}, but was not ready in {before}")
+            raise BrokenPromise(
+                f"{machine.name} leads by {worded(view)}, but was not ready in {worded(before)}"
+            )
         if before is None or age(view) > age(before):
             self.led, self._added = view, set()
 
@@ -269,7 +271,8 @@ class World:
 
     def say(self, who: str, what: str, *facts: object) -> None:
         if self.tell is not None:
-            self.tell(self.timeline.now_us, who, what % facts if facts else what)
+            words = what % tuple(worded(fact) for fact in facts) if facts else what
+            self.tell(self.timeline.now_us, who, words.rstrip())
 
     def count(self, what: str, number: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + number
