@@ -27,6 +27,21 @@ from tidemark.router.config import FrontConfig
 from tidemark.store.config import StoreConfig
 
 GiB = 1 << 30
+COMMAND_VARIABLES = frozenset(
+    {
+        "TIDEMARK_AMQP_URL",
+        "TIDEMARK_CA_FILE",
+        "TIDEMARK_CONFIG",
+        "TIDEMARK_PASSWORD",
+        "TIDEMARK_PASSWORD_FILE",
+        "TIDEMARK_STREAM_URL",
+        "TIDEMARK_TRIAL_DIR",
+        "TIDEMARK_URL",
+        "TIDEMARK_USER",
+        "TIDEMARK_VHOST",
+    }
+)
+"""All variables that options of commands read. They are no settings, whatever they begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,11 +344,12 @@ def _from_environment(
     environment: Mapping[str, str], known: Mapping[str, Setting]
 ) -> dict[str, tuple[Any, str]]:
     variables = {one.variable: key for key, one in known.items()}
+    sections = tuple(f"TIDEMARK_{section.upper()}_" for section in SECTIONS)
     found: dict[str, tuple[Any, str]] = {}
     for variable, text in environment.items():
         if variable in variables:
             found[variables[variable]] = (text, variable)
-        elif variable.startswith(tuple(f"TIDEMARK_{section.upper()}_" for section in SECTIONS)):
+        elif variable not in COMMAND_VARIABLES and variable.startswith(sections):
             near = settings.closest(variable, list(variables))
             raise ConfigError(key=variable, problem=f"unknown setting{near}")
     return found
