@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidemark.client.address import Address, Endpoints
-from tidemark.client.cluster import Cluster, Dialling, ReadFrom, Seen, read_from_of
+from tidemark.client.cluster import Cluster, Dialling, Inquiry, ReadFrom, Seen, read_from_of
 from tidemark.errors import NotATail
 
 A, B, C, D = (Address(f"10.0.0.{number}", 5672) for number in range(1, 5))
@@ -116,6 +116,55 @@ def test_the_error_says_what_came_of_every_address() -> None:
     assert "10.0.0.1:5672: Connection refused" in str(error)
     assert "10.0.0.2:5672: no member of the cluster leads now" in str(error)
     assert "within 30 s" in str(error)
+
+
+# Whom it asks about a member that says nothing ------------------------------------------------------
+
+
+def asking(
+    given: list[Address], told: dict[str, Any], *, at: Address = A, read_from: ReadFrom = "leader"
+) -> Inquiry:
+    cluster = Cluster(read_from, random.Random(1))
+    return Inquiry(cluster, Endpoints(given), at, told, reads=read_from != "leader")
+
+
+def test_all_others_are_asked_in_turn_and_the_silent_member_is_not() -> None:
+    inquiry = asking([A, D], welcome("a"))
+    asked = [inquiry.next() for _ in range(4)]
+
+    addresses = [one[0] for one in asked if one is not None]
+    assert set(addresses[:2]) == {B, C} and addresses[2:] == [D, addresses[0]]
+    assert [one[1] > 0 for one in asked if one is not None] == [False, True, True, True]
+
+
+def test_whoever_passes_us_on_is_not_asked_about_itself_nor_the_member_behind_it() -> None:
+    inquiry = asking([B], welcome("a"), at=B)
+    assert {one[0] for one in (inquiry.next(), inquiry.next()) if one is not None} == {C}
+
+
+def test_nobody_is_asked_where_there_is_nobody_else() -> None:
+    assert asking([A], welcome("a", ready="a")).next() is None
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (welcome("b", "a", epoch=2), None),
+        (welcome("b", "b", epoch=1), None),
+        ({**welcome("b", epoch=3), "leader": None}, None),
+        (welcome("c", "b", epoch=3, ready="bc"), "the broker says nothing, and b leads now"),
+    ],
+)
+def test_a_leader_is_left_only_for_one_of_a_newer_epoch(told: dict[str, Any], why: str | None) -> None:
+    assert asking([A], welcome("a", epoch=2)).told(told) == why
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [(welcome("a"), False), (welcome("a", ready="ab"), True), (welcome("a", ready="ab", epoch=0), False)],
+)
+def test_a_member_that_is_read_from_is_left_when_it_is_not_ready(told: dict[str, Any], left: bool) -> None:
+    assert bool(asking([A], welcome("c"), at=C, read_from="tail").told(told)) is left
 
 
 # Where it reads ------------------------------------------------------------------------------------

@@ -59,5 +59,10 @@ class Awaited:
         return Awaited(self._loop, found) if awaits else found
 
 
+def opened(loop: asyncio.AbstractEventLoop, opening: Any) -> Any:
+    """What is on its way, behind this face: `opened(loop, connect_async(url))`."""
+    return Awaited(loop, None)._plain(opening)
+
+
 def _inner(given: Any) -> Any:
     return given._inner if isinstance(given, Awaited) else given

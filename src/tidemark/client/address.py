@@ -126,6 +126,10 @@ class Endpoints:
         self._tried = 0
 
     @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(self._addresses)
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(map(str, self._addresses))
 

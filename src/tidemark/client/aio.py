@@ -18,13 +18,23 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from tidemark.client import exchange, protocol
 from tidemark.client import operations as ops
 from tidemark.client.address import Address, Endpoints, Target, parse_url
-from tidemark.client.cluster import DIRECT_S_MAX, NOT_LET_IN, Cluster, Dialling, ReadFrom, Seen, read_from_of
+from tidemark.client.cluster import (
+    DIRECT_S_MAX,
+    NOT_LET_IN,
+    Cluster,
+    Dialling,
+    Inquiry,
+    ReadFrom,
+    Seen,
+    read_from_of,
+)
 from tidemark.client.errors import ClientClosed, NotConnected, TimedOut
 from tidemark.client.exchange import Exchange
 from tidemark.client.numbering import Numbering
@@ -63,6 +73,7 @@ from tidemark.client.values import (
     StreamInfo,
 )
 from tidemark.client.waiting import (
+    ASK_AGAIN_S,
     ASK_LEADER,
     CONNECT_S_MAX,
     MAKE_AFTER_S,
@@ -149,6 +160,7 @@ class Link(Exchange[Pending], asyncio.Protocol):
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        self._pulse.moved()
         self._writable.set()
 
     # What the client calls ------------------------------------------------------------------------
@@ -185,11 +197,14 @@ class Link(Exchange[Pending], asyncio.Protocol):
 
     async def room(self, deadline: float | None) -> None:
         """Wait until what was sent before has left."""
-        try:
-            async with asyncio.timeout(left_until(deadline)):
-                await self._writable.wait()
-        except TimeoutError:
-            raise NoAnswerYet from None
+        while not self._writable.is_set():
+            try:
+                async with asyncio.timeout(left_until(self._pulse.until(deadline))):
+                    await self._writable.wait()
+            except TimeoutError:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise NoAnswerYet from None
+                self._feel_stall()
 
     def credit(self, pending: Pending, size: int) -> None:
         if self.broken is None:
@@ -200,6 +215,13 @@ class Link(Exchange[Pending], asyncio.Protocol):
         """Nobody wants the rest of this answer; `close` tells the broker to stop."""
         if self._forget(pending, close=close):
             self._flush()
+
+    def replaced(self, why: str) -> None:
+        """Another one is to be used instead, unless this one has said something since."""
+        if self.doubtful:
+            self.silent = True
+            self._take(self._machine.lost(why))
+            self._break(why)
 
     def close(self) -> None:
         if self.broken is None:
@@ -295,6 +317,8 @@ class AsyncClient:
         self._tls = tls if tls is not None or not target.tls else ssl.create_default_context()
         self._name = name
         self._closed = False
+        self._asking: set[asyncio.Task[None]] = set()
+        """About members that say nothing."""
         self._cluster = Cluster(read_from_of(read_from))
         self._seen = Seen()
         self._writes = Route(target, reads=False)
@@ -315,6 +339,8 @@ class AsyncClient:
     async def close(self) -> None:
         """Say goodbye."""
         self._closed = True
+        for asking in list(self._asking):
+            asking.cancel()
         for other in list(self._groups.values()):
             await other.close()
         for route in (self._writes, self._reads):
@@ -613,6 +639,7 @@ class AsyncClient:
             link = route.current
             if link is None or link.broken is not None:
                 link = route.current = await self._connect(route, deadline)
+                link.ask_others = partial(self._ask_others, route, link)
             if self._closed:
                 link.close()
                 raise ClientClosed
@@ -651,6 +678,35 @@ class AsyncClient:
             if dialling.greeted(address, link.welcome):
                 return link
             spare = link
+
+    def _ask_others(self, route: Route, link: Link) -> None:
+        """Somebody waits for this member, which says nothing: a task asks others about it."""
+        inquiry = Inquiry(self._cluster, route.endpoints, link.address, link.welcome, reads=route.reads)
+        asking = asyncio.get_running_loop().create_task(self._inquire(inquiry, link))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+
+    async def _inquire(self, inquiry: Inquiry, link: Link) -> None:
+        while link.doubtful and (found := inquiry.next()) is not None:
+            address, wait = found
+            await asyncio.sleep(wait)
+            with contextlib.suppress(*NOT_LET_IN, TidemarkError):
+                other = await self._greet(address, time.monotonic() + DIRECT_S_MAX, reads=True)
+                try:
+                    await self._ask(other, inquiry, link)
+                finally:
+                    other.close()
+
+    async def _ask(self, other: Link, inquiry: Inquiry, link: Link) -> None:
+        """Ask one of the others, until there is no doubt any more. Raises Lost, NoAnswerYet, TidemarkError."""
+        answer = other.welcome
+        while link.doubtful:
+            if (why := inquiry.told(answer)) is not None:
+                link.replaced(why)
+            else:
+                await asyncio.sleep(ASK_AGAIN_S)
+                deadline = time.monotonic() + DIRECT_S_MAX
+                answer, _ = await other.result(other.start(ops.members().header), deadline)
 
     async def _greet(self, address: Address, deadline: float, *, reads: bool) -> Link:
         target, link = self._target, None

@@ -1,8 +1,8 @@
 """The blocking client: plain calls from any number of threads over one socket.
 
-There is no thread of our own. Whoever waits for an answer reads the socket, for everybody: while one thread reads,
-the others sleep until it has something for them or gives up the place. Whoever sends while another sends leaves
-his bytes in the queue, which the other empties.
+Whoever waits for an answer reads the socket, for everybody: while one thread reads, the others sleep until it has
+something for them or gives up the place. Whoever sends while another sends leaves his bytes in the queue, which the other
+empties. There is no thread of our own, but for the moment in which others are asked about a member that says nothing.
 
 A connection that breaks is replaced by the next call that needs one, over the list of addresses; of a cluster, the one
 that leads is found (`cluster.py`). What does no harm when done twice is sent again; a write whose answer is lost raises
@@ -22,13 +22,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from tidemark.client import operations as ops
 from tidemark.client import protocol
 from tidemark.client.address import Address, Endpoints, Target, parse_url
-from tidemark.client.cluster import DIRECT_S_MAX, NOT_LET_IN, Cluster, Dialling, ReadFrom, Seen, read_from_of
+from tidemark.client.cluster import (
+    DIRECT_S_MAX,
+    NOT_LET_IN,
+    Cluster,
+    Dialling,
+    Inquiry,
+    ReadFrom,
+    Seen,
+    read_from_of,
+)
 from tidemark.client.errors import ClientClosed, NotConnected, TimedOut
 from tidemark.client.exchange import Exchange, Pending
 from tidemark.client.numbering import Numbering
@@ -66,6 +76,7 @@ from tidemark.client.values import (
     StreamInfo,
 )
 from tidemark.client.waiting import (
+    ASK_AGAIN_S,
     ASK_LEADER,
     CONNECT_S_MAX,
     MAKE_AFTER_S,
@@ -194,6 +205,13 @@ class Link(Exchange[Pending]):
                 return
         self._flush(time.monotonic() + FLUSH_S)
 
+    def replaced(self, why: str) -> None:
+        """Another one is to be used instead, unless this one has said something since."""
+        with self._changed:
+            if self.doubtful:
+                self.silent = True
+                self._fail(why)
+
     def close(self) -> None:
         with self._changed:
             if self.broken is None:
@@ -277,7 +295,20 @@ class Link(Exchange[Pending]):
         view = memoryview(part).cast("B")
         while len(view):
             at = view
-            view = view[self._attempt(lambda: self._socket.send(at), select.POLLOUT, deadline) :]  # noqa: B023
+            try:
+                sent = self._attempt(
+                    lambda: self._socket.send(at),  # noqa: B023
+                    select.POLLOUT,
+                    self._pulse.until(deadline),
+                )
+            except NoAnswerYet:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
+                with self._changed:
+                    self._feel_stall()
+                continue
+            self._pulse.moved()
+            view = view[sent:]
 
     def _attempt(self, action: Callable[[], T], direction: int, deadline: float | None) -> T:
         """Do it as soon as the socket is ready for it."""
@@ -765,6 +796,7 @@ class Client:
             link = route.current
             if link is None or link.broken is not None:
                 link = route.current = self._connect(route, deadline)
+                link.ask_others = partial(self._ask_others, route, link)
             if self._closing.is_set():
                 link.close()
                 raise ClientClosed
@@ -801,6 +833,38 @@ class Client:
             if dialling.greeted(address, link.welcome):
                 return link
             spare = link
+
+    def _ask_others(self, route: Route, link: Link) -> None:
+        """Somebody waits for this member, which says nothing: a thread asks others about it."""
+        inquiry = Inquiry(self._cluster, route.endpoints, link.address, link.welcome, reads=route.reads)
+        asking = threading.Thread(
+            target=self._inquire, args=(inquiry, link), name="tidemark-ask", daemon=True
+        )
+        # If there are too many threads to start one, the member is given up for its silence, later.
+        with contextlib.suppress(RuntimeError):
+            asking.start()
+
+    def _inquire(self, inquiry: Inquiry, link: Link) -> None:
+        while link.doubtful and (found := inquiry.next()) is not None:
+            address, wait = found
+            if wait and self._closing.wait(wait):
+                return
+            with contextlib.suppress(*NOT_LET_IN, TidemarkError):
+                other = self._dial(address, DIRECT_S_MAX, reads=True)
+                try:
+                    self._ask(other, inquiry, link)
+                finally:
+                    other.close()
+
+    def _ask(self, other: Link, inquiry: Inquiry, link: Link) -> None:
+        """Ask one of the others, until there is no doubt any more. Raises Lost, NoAnswerYet, TidemarkError."""
+        answer = other.welcome
+        while link.doubtful:
+            if (why := inquiry.told(answer)) is not None:
+                link.replaced(why)
+            elif not self._closing.wait(ASK_AGAIN_S):
+                deadline = time.monotonic() + DIRECT_S_MAX
+                answer, _ = other.result(other.start(ops.members().header, deadline=deadline), deadline)
 
     def _dial(self, address: Address, limit: float, *, reads: bool) -> Link:
         """Raises OSError, Lost, NoAnswerYet, or what the broker refuses us with."""

@@ -5,7 +5,8 @@ Both clients share these machines; they differ only in how they wait.
 `Cluster` is the newest list of members that a broker told. `Dialling` is the search for one connection: it names whom to
 try next and judges who answers. Writes go to the member that leads: whoever else takes the client in passes it on, so
 such a connection is good, and the direct one is better. Reads go where the client wants them, or to tails if the
-cluster lets nobody else show rows.
+cluster lets nobody else show rows. `Inquiry` asks others about a member that says nothing: it may be slow, or another one
+may be in its place.
 
 `Seen` remembers how far the client has seen what the brokers hold. A member that is asked to read is told, and never
 shows less: so what a client reads does not go back, whichever members it reads from.
@@ -23,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 from tidemark.client.address import Address, Endpoints, parse_address
 from tidemark.client.errors import NotConnected
 from tidemark.client.values import MemberInfo
-from tidemark.client.waiting import FINAL, Lost, NoAnswerYet, sentence_of
+from tidemark.client.waiting import ASK_AGAIN_S, FINAL, Lost, NoAnswerYet, sentence_of
 from tidemark.errors import NotATail, NotHere
 
 ReadFrom: TypeAlias = Literal["leader", "tail", "any"]
@@ -92,6 +93,13 @@ class Cluster:
         found = [parse_address(one.address) for one in self.members if one.address and self._reads(one)]
         self._dice.shuffle(found)
         return found
+
+    def others(self, node: str) -> list[Address]:
+        """Where all but this one are, ready ones first, in an order that differs from client to client."""
+        found = [one for one in self.members if one.address and one.name != node]
+        self._dice.shuffle(found)
+        found.sort(key=lambda one: one.state != "ready")
+        return [parse_address(one.address) for one in found]
 
     def turn_to_tails(self, refusal: NotATail) -> bool:
         """Only tails show rows here: reads go there from now on. Whether they did before.
@@ -202,6 +210,52 @@ class Dialling:
         else:
             problem = "; ".join(f"{name}: {what}" for name, what in zip(names, problems, strict=True))
         return NotConnected(addresses=names, problem=problem, seconds=seconds)
+
+
+class Inquiry:
+    """Others are asked about a member that says nothing, one after the other, until one of them knows better.
+
+    One is asked as a reader, so it answers itself and does not pass us on to the member that we ask about. It is asked again
+    and again over the same connection.
+    """
+
+    def __init__(
+        self, cluster: Cluster, endpoints: Endpoints, at: Address, welcome: Mapping[str, Any], *, reads: bool
+    ) -> None:
+        """About the member that has welcomed us `at` this address."""
+        cluster.learn(welcome)
+        self._cluster = cluster
+        self._reads = reads
+        self._node = str(welcome.get("node", ""))
+        self._epoch = int(welcome.get("epoch") or 0)
+        here = {parse_address(one.address) for one in cluster.members if one.name == self._node}
+        known = dict.fromkeys([*cluster.others(self._node), *endpoints.addresses])
+        self._others = [one for one in known if one != at and one not in here]
+        self._next = 0
+
+    def next(self) -> tuple[Address, float] | None:
+        """Whom to ask, and how many seconds to wait first. None: there is nobody."""
+        if not self._others:
+            return None
+        address = self._others[self._next % len(self._others)]
+        wait = ASK_AGAIN_S if self._next else 0.0
+        self._next += 1
+        return address, wait
+
+    def told(self, answer: Mapping[str, Any]) -> str | None:
+        """What one of them says. Why the silent member is to be left, if it is."""
+        self._cluster.learn(answer)
+        epoch, leader = int(answer.get("epoch") or 0), answer.get("leader")
+        if self._reads:
+            members = members_of(answer)
+            if members and epoch >= self._epoch and not any(map(self._serves, members)):
+                return f"the broker says nothing, and {self._node} is not ready any more"
+        elif leader and leader != self._node and epoch > self._epoch:
+            return f"the broker says nothing, and {leader} leads now"
+        return None
+
+    def _serves(self, member: MemberInfo) -> bool:
+        return member.name == self._node and member.state in ("ready", "active")
 
 
 # What was seen -------------------------------------------------------------------------------------

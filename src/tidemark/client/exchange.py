@@ -17,8 +17,12 @@ from tidemark.client import protocol
 from tidemark.client.address import Address
 from tidemark.client.cluster import Seen
 from tidemark.client.operations import Header
-from tidemark.client.waiting import FINAL, Lost, Pulse
+from tidemark.client.waiting import FINAL, Due, Lost, Pulse
 from tidemark.errors import NotHere, TidemarkError
+
+
+def _nobody() -> None:
+    """There are no others."""
 
 
 class Pending:
@@ -71,6 +75,8 @@ class Exchange(Generic[P]):
         self.address = address
         self.silent = False
         """It was given up because it said nothing."""
+        self.ask_others: Callable[[], None] = _nobody
+        """It says nothing: called to ask other members about it."""
         self.broken: str | None = None
         self.refused: TidemarkError | None = None
         self._machine = machine
@@ -87,6 +93,11 @@ class Exchange(Generic[P]):
     @property
     def welcome(self) -> dict[str, Any]:
         return self._machine.welcome
+
+    @property
+    def doubtful(self) -> bool:
+        """Somebody waits for it, and it says nothing."""
+        return self.broken is None and self._pulse.doubtful
 
     def abandon(self, snapshot: int | str) -> None:
         """Nobody reads this snapshot any more."""
@@ -137,11 +148,19 @@ class Exchange(Generic[P]):
         return True
 
     def _feel_pulse(self) -> None:
-        """Nothing came for a while: ask whether the broker is still there. Raises Lost: it is not."""
-        if self._pulse.quiet():
-            self._machine.ping()
-            if self._pulse.wants_refresh():
-                self._machine.refresh()
+        """Nothing came for a while: ask whether the broker is still there, then ask others. Raises Lost: it is not."""
+        match self._pulse.quiet():
+            case Due.PING:
+                self._machine.ping()
+                if self._pulse.wants_refresh():
+                    self._machine.refresh()
+            case Due.OTHERS:
+                self.ask_others()
+
+    def _feel_stall(self) -> None:
+        """It took nothing for a while of what we send: ask others about it."""
+        if self._pulse.stalled() is Due.OTHERS:
+            self.ask_others()
 
     # What happens to it ---------------------------------------------------------------------------
 

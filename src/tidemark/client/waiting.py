@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from tidemark.client.errors import ServerError, TimedOut, Unconfirmed
@@ -26,8 +27,12 @@ from tidemark.errors import (
 CONNECT_S_MAX = 5.0
 PING_S = 1.0
 """Of a cluster: a broker that says nothing for so long while somebody waits for it is asked for a sign of life."""
+ASK_S = 0.25
+"""If none comes for so long, others are asked whether another one is to be used instead."""
+ASK_AGAIN_S = 0.1
+"""How often they are asked."""
 SILENT_S_MAX = 3.0
-"""If none comes for so long it is given up, and another member is asked."""
+"""If no sign of life comes for so long and nobody knows better, it is given up, and another member is tried."""
 REFRESH_S = 10.0
 """How old the list of members may be when something is sent."""
 SAFE_WAIT_S = 20.0
@@ -109,34 +114,75 @@ class Refusals:
         return self._first_s + timeout_s
 
 
+class Due(Enum):
+    """What is due of a broker that says nothing."""
+
+    PING = auto()
+    """Ask it for a sign of life."""
+    OTHERS = auto()
+    """Ask others about it."""
+
+
 class Pulse:
-    """When a broker was last asked for a sign of life, and for the list of members."""
+    """When a broker was last asked for a sign of life, and for the list of members.
+
+    While it says nothing and somebody waits: after `PING_S` it is asked itself, `ASK_S` later others are asked about it, and
+    `SILENT_S_MAX` after the ping it is lost.
+    """
 
     def __init__(self) -> None:
         self.watchful = False
         """There are others that can be asked instead."""
         self._pinged_s: float | None = None
+        self._asked = self._stalled = False
         self._refreshed_s = time.monotonic()
 
     def heard(self) -> None:
         self._pinged_s = None
+        self._asked = self._stalled = False
 
     def until(self, deadline: float | None) -> float | None:
         """When a wait must look at the time again."""
         if not self.watchful:
             return deadline
         soon = time.monotonic() + PING_S
+        if self._pinged_s is not None and not self._asked:
+            soon = self._pinged_s + ASK_S
         return soon if deadline is None else min(deadline, soon)
 
-    def quiet(self) -> bool:
-        """Nothing came for a while. True: it is time to ask for a sign of life. Raises Lost: none came."""
+    def quiet(self) -> Due | None:
+        """Nothing came for a while: what is due now. Raises Lost: no sign of life came."""
         now = time.monotonic()
         if self._pinged_s is None:
             self._pinged_s = now
-            return True
+            return Due.PING
         if now - self._pinged_s >= SILENT_S_MAX:
             raise Lost(f"the broker has said nothing for {PING_S + SILENT_S_MAX:g} s", sent=True)
-        return False
+        return self._others() if now - self._pinged_s >= ASK_S else None
+
+    def stalled(self) -> Due | None:
+        """It took nothing of what we send for a while, so no ping gets to it: what is due now."""
+        self._stalled = True
+        if self._pinged_s is None:
+            self._pinged_s = time.monotonic()
+        return self._others()
+
+    def _others(self) -> Due | None:
+        if self._asked:
+            return None
+        self._asked = True
+        return Due.OTHERS
+
+    def moved(self) -> None:
+        """It took something: a sign of life, if it had taken nothing for a while."""
+        if self._stalled:
+            self.heard()
+
+    @property
+    def doubtful(self) -> bool:
+        """A sign of life is missing. Not for long: where nobody waits any more, nobody would hear it."""
+        pinged_s = self._pinged_s
+        return pinged_s is not None and (self._stalled or time.monotonic() - pinged_s < SILENT_S_MAX)
 
     def wants_refresh(self) -> bool:
         """The list of members is old. It counts as asked for."""

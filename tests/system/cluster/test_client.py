@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from client.twins import opened
 from system.cluster.cluster import Cluster, fresh, wait_until
 
 from tidemark.client import NotConnected, Unconfirmed, connect, connect_async
@@ -232,19 +233,34 @@ def test_a_write_without_a_number_that_had_no_answer_says_that_it_may_be_repeate
     assert all("may or may not be stored" in problem and "write it again" in problem for problem in problems)
 
 
-def test_a_frozen_leader_is_left_for_the_next_one(cluster: Cluster) -> None:
-    name = fresh("frozen")
-    with connect(url(cluster), timeout=30) as db:
-        db.stream(name, create=True)
-        with db.producer(fresh("p")) as producer:
-            producer.put(name, "1", "1")
-            leader = db.node
-            frozen = cluster.freeze(leader)
-            receipt = producer.put(name, "2", "2")
-            took = time.monotonic() - frozen
-            assert db.node != leader
-        assert db.stream(name).get("2").sequence == receipt.sequence  # type: ignore[union-attr]
-    print(f"{cluster.mode}: SIGSTOP of the leader to the next confirm of a client at it: {took:.1f} s")
+@pytest.mark.parametrize("client", ["blocking", "asyncio"])
+def test_a_frozen_leader_is_left_as_soon_as_another_leads(cluster: Cluster, client: str) -> None:
+    """A SIGSTOP is noticed in less than 3 s: on a quiet machine 1.7 to 2.3 s pass from it to the next confirm.
+
+    A machine that does much else is given half a second more, and one round of three. A client that waits until it gives a
+    member up for its silence alone takes 4 s in every round.
+    """
+    name, took = fresh("frozen"), []
+    loop = asyncio.new_event_loop()
+    for round_ in range(3):
+        cluster.whole()
+        where = url(cluster)
+        db: Any = connect(where) if client == "blocking" else opened(loop, connect_async(where))
+        with db:
+            stream = db.stream(name, create=True)
+            with db.producer(fresh("p")) as producer:
+                producer.put(name, f"before-{round_}", "1")
+                leader = db.link().welcome["node"]
+                frozen = cluster.freeze(leader)
+                receipt = producer.put(name, f"after-{round_}", "2")
+                took.append(time.monotonic() - frozen)
+                assert db.link().welcome["node"] != leader
+            assert not receipt.duplicate and stream.get(f"after-{round_}").sequence == receipt.sequence
+    loop.close()
+
+    print(f"{cluster.mode}: SIGSTOP of the leader to the next confirm of a {client} client at it: "
+          f"{', '.join(f'{one:.1f}' for one in took)} s")  # fmt: skip
+    assert sorted(took)[1] < 3.5
 
 
 # Finding -----------------------------------------------------------------------------------------------------------
