@@ -757,6 +757,25 @@ def test_a_leader_with_nobody_to_follow_it_is_not_demoted_and_a_backup_needs_not
     assert answer(Bench("b").holding((H1, 2, 5)).following(a_view("a", "ab")), "demote").done
 
 
+def test_who_does_not_lead_cannot_hand_over_and_says_who_can() -> None:
+    backup = Bench("b").holding((H1, 2, 5)).following(a_view("a", "abc"))
+    assert answer(backup, "demote", "c") == Answer(False, "b does not lead; ask a")
+    assert not answer(Bench("b"), "demote", "c").done
+    assert answer(backup, "demote", "a") == Answer(True, "b does not lead"), "so it is already"
+
+
+def test_only_a_member_that_is_known_is_dropped() -> None:
+    leader = an_active("abc")
+    leader.step(MemberHere("d", CLUSTER, Ends()), MemberHere("e", CLUSTER, Ends()), MemberGone("e"))
+    proposals = proposed(leader, leader.log)
+
+    assert answer(leader, "drop", "n9") == Answer(
+        False, "n9 is no member that a knows; these are: b, c, d, e, z"
+    )
+    assert answer(leader, "drop", "d").done and answer(leader, "drop", "e").done
+    assert proposed(leader, leader.log) == proposals
+
+
 def test_a_dropped_member_stays_out_until_it_connects_anew() -> None:
     leader = an_active("abc")
     assert answer(leader, "drop", "c").done

@@ -122,6 +122,9 @@ class Orders(TakingOver):
     def _demote(self, to: Name) -> Answer:
         reign = self._reign
         if reign is None:
+            leader = self.view.leader if self.view is not None else "the leader"
+            if to not in ("", leader):
+                return Answer(False, f"{self.me} does not lead; ask {leader}")
             return Answer(True, f"{self.me} does not lead")
         if self._config.provider == "external":
             if to:
@@ -157,6 +160,11 @@ class Orders(TakingOver):
             return Answer(False, f"{self.me} does not lead; ask {leader}")
         if member == self.me:
             return Answer(False, "a leader cannot be dropped; demote it first")
+        others = {*reign.view.ready, *self._readers.reached(), *self._succession.here, *self._succession.gone}
+        others.discard(self.me)
+        if member not in others:
+            known = ", ".join(sorted(others)) or "none"
+            return Answer(False, f"{member} is no member that {self.me} knows; these are: {known}")
         reign.barred.add(member)
         if member not in reign.view.ready:
             return Answer(True, f"{member} is not ready: there is nothing to drop")
