@@ -40,8 +40,9 @@ class NoAnswer(CommandError):
 class Refusal(CommandError):
     """The broker answered, and the answer is no."""
 
-    def __init__(self, sentence: str, status: int, document: Any = None) -> None:
-        super().__init__(sentence)
+    def __init__(self, sentence: str, status: int, document: Any = None, *, unknown: bool = False) -> None:
+        """`unknown`: it was not asked at all, because it does not know us; that is a wrong call."""
+        super().__init__(sentence, 2 if unknown else 1)
         self.status, self.document = status, document
 
 
@@ -98,7 +99,8 @@ class Api:
             document = content.decode("utf-8", "replace")
         if 200 <= status < 300:
             return document
-        raise Refusal(_sentence(status, reason, document), status, document)
+        unknown = status == 429 or _is_failed_login(status, document)
+        raise Refusal(_sentence(status, reason, document), status, document, unknown=unknown)
 
     def close(self) -> None:
         if self._open is not None:
@@ -178,12 +180,16 @@ class _Plain(http.client.HTTPConnection):
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
+def _is_failed_login(status: int, document: Any) -> bool:
+    return status == 401 and isinstance(document, dict) and document.get("reason") == "Login failed"
+
+
 def _sentence(status: int, phrase: str, document: Any) -> str:
+    if _is_failed_login(status, document):
+        return "login refused; give --user and --password-file (or --ask-password), or TIDEMARK_USER and TIDEMARK_PASSWORD"
     reason = document.get("reason") if isinstance(document, dict) else None
     if reason is None:
         reason = (document[:200] if isinstance(document, str) else "") or phrase
     reason = str(reason)
-    if status == 401 and reason == "Login failed":
-        return "login refused; give --user and --password-file (or --ask-password), or TIDEMARK_USER and TIDEMARK_PASSWORD"
     # What a command was refused for is a sentence of its own.
     return reason if status == 409 else f"refused ({status}): {reason}"

@@ -1,10 +1,10 @@
 """`tidemark ctl member`: one member of a cluster, as an operator and a resource manager see it and have it act.
 
-Exit codes are made for scripts: 0 done, or true; 1 refused, or not so, with the reason in one sentence; 2 the call is wrong;
-3 the member cannot be reached, hangs, or what was asked for did not come about in time. A member that hangs is
+Exit codes are made for scripts: 0 done, or true; 1 refused, or not so, with the reason in one sentence; 2 the call is wrong,
+or the log-in; 3 the member cannot be reached, hangs, or what was asked for did not come about in time. A member that hangs is
 given up after `--timeout` seconds, so every command is good as a probe.
 
-Invariant: whatever else goes wrong, a member that does not answer is exit code 3.
+Invariant: whatever else goes wrong, a member that does not answer is exit code 3; and to a question 1 is only ever "no".
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.cli import CommandError
-from tidemark.cli.api import Api, NoAnswer, path
+from tidemark.cli.api import Api, NoAnswer, Refusal, path
 from tidemark.cli.output import details
 
 app = typer.Typer(
     help="One member of a cluster: see what it is, promote it, demote it, stop it. Exit code 0 done or true, 1 refused or "
-    "not so, 2 wrong call, 3 no answer or not in time.",
+    "not so, 2 wrong call or log-in, 3 no answer or not in time.",
     no_args_is_help=True,
 )
 
@@ -63,7 +63,12 @@ def status(
     if is_leader:
         wanted = wanted & set(LEADING) if wanted else set(LEADING)
     asked = bool(expect) or is_leader
-    found = _until(_api(context, timeout), wait if asked else 0, lambda seen: seen["state"] in wanted)
+    try:
+        found = _until(_api(context, timeout), wait if asked else 0, lambda seen: seen["state"] in wanted)
+    except Refusal as problem:
+        if not asked:
+            raise
+        raise CommandError(str(problem), 2) from None  # whoever may not ask has no answer
     if as_json:
         print(json.dumps(found, indent=2))
     elif not asked:

@@ -264,7 +264,7 @@ def top(
 
     Keys: q quits; r, m, u, c, n sort by rate, messages, unacked, consumers, name. Without a terminal it is printed once.
 
-    Exit code: 0 done; 1 refused; 2 the call is wrong; 3 no answer.
+    Exit code: 0 done; 1 refused; 2 the call or the log-in is wrong; 3 no answer.
     """
     api = connection.connect(context, url, user, password, password_file, ask_password, ca_file)
     if once or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):

@@ -212,7 +212,10 @@ def test_every_command_has_the_exit_code_that_a_resource_agent_needs(members: Ex
     assert ctl("n1", "status", "--expect", "ready,active").code == 1
     assert ctl("n1", "status", "--is-leader").code == 1
     assert ctl("n1", "status", "--expect", "leading").code == 2
-    assert ctl("n1", "demote").code == 1, "nobody can log in yet; only promote is open, and only here"
+    for command in (["demote"], ["drop", "n2"], ["refill"], ["shutdown"]):
+        refused = ctl("n1", *command)
+        assert refused.code == 1, "nobody can log in yet; only promote is open, and only here"
+        assert "n1 is empty and has no users yet: all that it takes is 'promote'" in refused.err
     wait_until("n1 has seen all", lambda: ctl("n1", "status", "--json").status.get("score") == 10)
     assert ctl("n2", "status", "--json").status["score"] == 0, (
         "of equals the first in the alphabet is offered"
@@ -259,7 +262,8 @@ def test_every_command_has_the_exit_code_that_a_resource_agent_needs(members: Ex
     assert ctl("n3", "status", "--expect", "ready", "--wait", "0.5").code == 3
     url = f"http://{members.trial.members['n1'].admin}"
     with contextlib.redirect_stderr(io.StringIO()) as err:
-        assert cli.main(["ctl", "--url", url, "--password", "wrong", "member", "promote"]) == 1
+        assert cli.main(["ctl", "--url", url, "--password", "wrong", "member", "promote"]) == 2
+        assert cli.main(["ctl", "--url", url, "--password", "wrong", "member", "status", "--is-leader"]) == 2
     assert "login refused" in err.getvalue()
     assert "command of an administrator  command=demote" in members.log("n1")
 

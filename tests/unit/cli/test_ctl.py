@@ -86,7 +86,7 @@ def test_definitions_are_exported_and_imported(ctl: Ctl, tmp_path: Path) -> None
     ("words", "code", "sentence"),
     [
         (["queues", "delete", "none"], 1, "refused (404): no queue 'none' in vhost '/'"),
-        (["--password", "wrong", "queues", "list"], 1, "login refused; give --user and --password"),
+        (["--password", "wrong", "queues", "list"], 2, "login refused; give --user and --password"),
         (["--url", "http://127.0.0.1:1", "queues", "list"], 3, "is the broker running"),
         (["--url", "nonsense", "queues", "list"], 2, "is not a URL"),
         (["users", "add", "guest", "--password", "x"], 2, "user 'guest' exists"),
@@ -288,7 +288,7 @@ def test_the_password_may_come_from_a_file_or_be_asked_for_and_the_nearest_word_
     as_filed = ("--user", "filed")
 
     assert "filed" in ctl(*as_filed, "--password-file", str(right), "whoami")
-    assert "login refused" in ctl(*as_filed, "--password-file", str(wrong), "whoami", code=1)
+    assert "login refused" in ctl(*as_filed, "--password-file", str(wrong), "whoami", code=2)
     assert "cannot be read" in ctl(*as_filed, "--password-file", str(tmp_path / "none"), "whoami", code=2)
     monkeypatch.setenv("TIDEMARK_PASSWORD_FILE", str(wrong))
     assert "filed" in ctl(*as_filed, "--password", "s3cret", "whoami")
@@ -406,6 +406,17 @@ def test_only_an_administrator_may_give_a_member_commands(ctl: Ctl) -> None:
     assert "alone" in ctl(*as_eve, "status")
     for command in (("promote",), ("demote",), ("drop", "n2"), ("refill",), ("shutdown",)):
         assert "Not administrator" in ctl(*as_eve, *command, code=1)
+
+
+@pytest.mark.parametrize(
+    "question", [("member", "status", "--is-leader"), ("member", "status", "--expect", "ready"), ("health",)]
+)
+def test_whoever_may_not_ask_is_not_told_no(ctl: Ctl, question: tuple[str, ...]) -> None:
+    ctl("users", "add", "bob", "--password", "secret")
+
+    assert "login refused" in ctl("--password", "wrong", *question, code=2)
+    assert "refused (401)" in ctl("--user", "bob", "--password", "secret", *question, code=2)
+    ctl("users", "delete", "bob")
 
 
 def test_no_answer_has_an_exit_code_of_its_own(

@@ -3,7 +3,7 @@
 /api/tidemark/standing says to every visitor who leads, /api/members has the members as a list, for whoever draws it, /api/takeovers who led when, and /api/histories the takeover table.
 
 A member that has nothing yet has no users either, so nobody could log in to see why it waits. To anyone it tells its
-state, its reason and whether it may be promoted, and nothing else. It may be promoted then, which founds a cluster, from this machine only and by whoever
+state, its reason and whether it may be promoted, and nothing else but that it takes no other command. It may be promoted then, which founds a cluster, from this machine only and by whoever
 knows the user and the password that a new data directory gets.
 """
 
@@ -171,12 +171,16 @@ async def _administrator(server: Server, request: Request) -> str:
         visit = await authenticated(server, request)
         visit.must_be_administrator()
         return visit.user
+    if request.path_params["command"] != "promote":
+        name = server.config.node.name
+        words = f"{name} is empty and has no users yet: all that it takes is 'promote', from its own machine"
+        raise Refused(409, "refused", words)
     user, password = credentials(request)
     first = server.config.broker
     wanted = f"{first.default_user}:{first.default_password}"
     known = hmac.compare_digest(f"{user}:{password}".encode(), wanted.encode())
     here = request.client is not None and is_loopback(request.client.host)
-    if not (known and here and request.path_params["command"] == "promote"):
+    if not (known and here):
         raise Refused(401, "not_authorised", "Login failed")
     request.state.user, request.state.by = user, "password"
     return user

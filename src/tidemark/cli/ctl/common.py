@@ -22,7 +22,9 @@ from tidemark.cli.output import found, reveal, show
 
 PAGE = 500
 """Most rows of one answer when a list is narrowed."""
-CODES = "Exit code: 0 done; 1 refused or failed, with the reason; 2 the call is wrong; 3 no answer."
+CODES = (
+    "Exit code: 0 done; 1 refused or failed, with the reason; 2 the call or the log-in is wrong; 3 no answer."
+)
 
 Row = dict[str, Any]
 Rows = list[Row]

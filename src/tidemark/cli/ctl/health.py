@@ -30,7 +30,7 @@ def health(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Whether the broker is well. Exit code 0 if all checks are ok, 1 if one fails, 3 if it does not answer."""
+    """Whether the broker is well. Exit code 0 if all checks are ok, 1 if one fails, 2 if you may not ask, 3 if it does not answer."""
     rows = []
     for name in check or CHECKS:
         try:
@@ -42,7 +42,7 @@ def health(
                     raise CommandError(f"there is no check '{name}'", 2) from None
                 continue
             if problem.status in (401, 403, 429):
-                raise
+                raise CommandError(str(problem), 2) from None  # nothing was checked, so nothing has failed
             document = problem.document if isinstance(problem.document, dict) else {}
             rows.append({"check": name, "status": "failed", "reason": document.get("reason") or str(problem)})
     show(rows, ("check", "status", "reason"), as_json=as_json)
