@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.cli.output import details, table
-from tidemark.errors import StoreError, StoreForeign
+from tidemark.errors import StoreError, StoreForeign, StoreLocked
 
 if TYPE_CHECKING:
     from tidemark.model.peers import View
@@ -86,12 +86,21 @@ def status(directory: Directory, as_json: Json = False) -> None:
 @app.command()
 def best(
     directories: Annotated[list[Path], typer.Argument(help="Data directories of the members, all stopped.")],
+    missing_ok: Annotated[
+        bool,
+        typer.Option(
+            "--missing-ok", help="Name the best of those that can be read, though another may hold more."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """After a crash of all members: rank their data directories and say which member to promote. Exit 1 if none."""
+    """After a crash of all members: rank their data directories and say which member to promote. Exit 1 if none.
+
+    None is named while one of them is missing, cannot be read or is in use: it may hold more than all others.
+    """
     from tidemark.store.best import rank
 
-    ranking = rank([_facts(directory) for directory in directories])
+    ranking = rank([_facts(directory) for directory in directories], missing_ok=missing_ok)
     views = [view for view in map(_view, directories) if view is not None]
     view = max(views, key=lambda one: one.revision, default=None)
     rows = [
@@ -102,7 +111,7 @@ def best(
             "role": one.status.role,
             "journal": one.ends.journal,
             "catalog": one.ends.catalog,
-            "state": one.status.state,
+            "state": "unknown" if one.unread else one.status.state,
             "note": one.problem,
         }
         for one in ranking.stores
@@ -131,16 +140,20 @@ def best(
 
 
 def _facts(directory: Path) -> StoreFacts:
-    """What a directory says about itself; that it says nothing, if it does not."""
-    from tidemark.store.best import StoreFacts, read_store
-    from tidemark.store.status import Status
+    """What a directory says about itself; or why it says nothing."""
+    from tidemark.store.best import read_store, unread
 
     try:
         with _opened(directory) as disk:
             return read_store(disk, str(directory))
+    except StoreLocked as error:
+        return unread(str(directory), f"in use by process {error.pid}" if error.pid else "in use")
+    except StoreForeign as error:
+        return unread(str(directory), error.problem)
     except StoreError as error:
-        unknown = Status(state="dirty", role="")
-        return StoreFacts(path=str(directory), status=unknown, problem=str(error), usable=False)
+        return unread(str(directory), str(error))
+    except OSError as error:
+        return unread(str(directory), (error.strerror or str(error)).lower())
 
 
 def _view(directory: Path) -> View | None:
@@ -150,5 +163,5 @@ def _view(directory: Path) -> View | None:
     try:
         with _opened(directory) as disk:
             return read_view(disk)
-    except (StoreError, ValueError):
+    except (StoreError, ValueError, OSError):
         return None

@@ -4,6 +4,8 @@ Every store says of which cluster it is, in which epoch it took part last and wh
 and which histories they hold. Which of them is the best is said by `model/lines.py`, as for members that run; of two that hold
 the same, it is the one whose member led. A store that was still being filled (epoch 0) is no choice: it lacks what came before.
 
+A store that could not be looked at may hold more than all others, so none is named before somebody says that it does not count.
+
 Only reads. Invariant: a store that belongs to no cluster, or to another one than most, is never the best.
 """
 
@@ -43,6 +45,8 @@ class StoreFacts:
     """Why it cannot be the best; or what to know about it."""
     usable: bool = True
     """It may be the best."""
+    unread: bool = False
+    """It could not be looked at; `problem` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +93,14 @@ def _read_log(disk: Disk, prefix: str, end: int, status: Status) -> tuple[int, H
     return last, known_at(newest.histories, last) if newest else [], len(replay.damage)
 
 
-def rank(stores: Sequence[StoreFacts]) -> Ranking:
-    """Order them, best first, and say which one to start from."""
+def unread(path: str, why: str) -> StoreFacts:
+    """One that could not be looked at."""
+    unknown = Status(state="dirty", role="")
+    return StoreFacts(path=path, status=unknown, problem=why, usable=False, unread=True)
+
+
+def rank(stores: Sequence[StoreFacts], *, missing_ok: bool = False) -> Ranking:
+    """Order them, best first, and say which one to start from. `missing_ok`: those that could not be looked at do not count."""
     clusters = Counter(one.status.cluster for one in stores if one.status.cluster and one.usable)
     most = max(clusters.values(), default=0)
     largest = [cluster for cluster, count in clusters.items() if count == most]
@@ -100,7 +110,13 @@ def rank(stores: Sequence[StoreFacts]) -> Ranking:
     usable = best_first([one for one in judged if one.usable], _held)
     best = usable[0] if usable else None
     ranked = (*usable, *(one for one in judged if not one.usable))
-    return Ranking(ranked, best, _verdict(ranked, best, largest))
+    missing = [one.path for one in stores if one.unread]
+    if missing and not missing_ok:
+        return Ranking(ranked, None, _incomplete(missing))
+    verdict = _verdict(ranked, best, largest)
+    if best is not None and missing:
+        verdict += f"; {', '.join(missing)} could not be looked at and may hold more"
+    return Ranking(ranked, best, verdict)
 
 
 def _held(one: StoreFacts) -> Held:
@@ -137,6 +153,13 @@ def _judged(one: StoreFacts, cluster: str) -> StoreFacts:
     if status.alone_from:
         notes.append("it was started without its cluster")
     return replace(one, problem="; ".join(notes))
+
+
+def _incomplete(missing: Sequence[str]) -> str:
+    return (
+        f"{', '.join(missing)} could not be looked at and may hold more, so none is named: bring all together, each of a broker "
+        "that is stopped; or, if no more will come, give --missing-ok"
+    )
 
 
 def _verdict(judged: Sequence[StoreFacts], best: StoreFacts | None, clusters: Sequence[str]) -> str:

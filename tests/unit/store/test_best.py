@@ -9,7 +9,7 @@ from unit.member.test_accepted_loss import alone, publish
 from unit.member.world import Process
 
 from tidemark.model.peers import Ends, Takeover
-from tidemark.store.best import StoreFacts, rank, read_store
+from tidemark.store.best import StoreFacts, rank, read_store, unread
 from tidemark.store.status import Status
 
 US, THEM = "aa" * 16, "bb" * 16
@@ -115,3 +115,15 @@ def test_what_makes_a_choice_doubtful_is_said() -> None:
         damaged.stores[0].problem
         == "damaged in 2 places: see 'tidemark store check'; it was started without its cluster"
     )
+
+
+def test_none_is_named_while_a_store_could_not_be_looked_at() -> None:
+    stores = a_store("here"), unread("there", "there is no such directory")
+
+    ranking = rank(stores)
+    assert ranking.best is None and [one.path for one in ranking.stores] == ["here", "there"]
+    assert ranking.verdict.startswith("there could not be looked at and may hold more, so none is named")
+
+    ranking = rank(stores, missing_ok=True)
+    assert ranking.best is not None and ranking.best.path == "here"
+    assert ranking.verdict.endswith("; there could not be looked at and may hold more")
