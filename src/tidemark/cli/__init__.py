@@ -64,9 +64,40 @@ def _parse(words: list[str]) -> int:
         result = app(words, prog_name="tidemark", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except wrong_call as error:
-        return _complain(error.format_message(), 2)
+        return _complain(_sentence(error), 2)
     except typer.Abort:
         return 130
+
+
+def _sentence(wrong_call: Any) -> str:
+    """What is wrong with a call, in our words where the parser has somebody else's."""
+    found = getattr(wrong_call.__cause__, "errors", None)
+    if found is None:
+        return str(wrong_call.format_message())
+    problem = found()[0]
+    limits = problem.get("ctx", {})
+    match problem["type"]:
+        case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
+            words = "is not a whole number"
+        case "float_parsing" | "float_type":
+            words = "is not a number"
+        case "greater_than_equal":
+            words = f"is less than {limits['ge']:g}"
+        case "less_than_equal":
+            words = f"is more than {limits['le']:g}"
+        case "value_error":
+            # The parser's own check; the prefix is not.
+            return f"{_option(wrong_call.param)}: {problem['msg'].removeprefix('Value error, ').rstrip('.')}"
+        case _:
+            return str(wrong_call.format_message())
+    return f"{_option(wrong_call.param)}: {problem['input']!r} {words}"
+
+
+def _option(parameter: Any) -> str:
+    """As it is written: the long form of an option, an argument in capitals."""
+    if parameter.param_type_name == "option":
+        return str(max(parameter.opts, key=len))
+    return str(parameter.metavar or parameter.name.upper())
 
 
 def _complain(sentence: str, code: int) -> int:
