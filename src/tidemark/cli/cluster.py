@@ -6,8 +6,13 @@ the settings of its section `cluster`, on machines of its own; `cluster status` 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -116,56 +121,99 @@ def up(
     --group s2=chain --group s3=chain: every node is head of one chain, middle of another and tail of a third.
     """
     from tidemark.cli.serve import parse_assignments
-    from tidemark.cli.trial import STATE_FILE, Trial
+    from tidemark.cli.trial import Trial, holds_cluster
 
     groups = _groups([*(group or []), *(f"s{number}=chain" for number in range(1, chains + 1))], mode)
-    new = not (directory / STATE_FILE).exists()
-    if not new:
-        trial = Trial.load(directory)
-        asked: dict[str, Any] = {
-            "--nodes": nodes,
-            "--mode": mode,
-            "--etcd": etcd,
-            "--proxies": proxies,
-            "--set": assignments,
+    settings = parse_assignments(assignments or [])
+    found = Trial.load(directory, abandoned=True) if holds_cluster(directory) else None
+    if found is not None and found.abandoned:
+        found.remove()
+        found = None
+    if found is not None:
+        asked = {
+            "--nodes": (nodes, found.nodes),
+            "--mode": (mode, found.mode),
+            "--group": (groups, found.groups),
+            "--etcd": (etcd, found.etcd_address),
+            "--proxies": (proxies, found.control is not None),
+            "--set": (settings, found.settings),
         }
-        asked["--group"] = groups
-        is_now: dict[str, Any] = {"--nodes": trial.nodes, "--mode": trial.mode, "--group": trial.groups}
-        is_now |= {"--etcd": trial.etcd_address, "--proxies": trial.control is not None}
-        for word, value in asked.items():
-            if value and is_now.get(word) != value:
+        for word, (wanted, is_now) in asked.items():
+            if wanted and wanted != is_now:
                 raise CommandError(
                     f"{directory} holds a cluster already, with another {word}; leave that out, choose another --dir, "
-                    f"or remove it: tidemark cluster down --remove --dir {directory}",
+                    f"or remove it: {found.call('down --remove')}",
                     2,
                 )
-    else:
-        trial = Trial.create(
-            directory,
-            nodes=nodes or 3,
-            mode=(mode or Mode.standby).value,
-            etcd=etcd,
-            proxies=proxies,
-            settings=parse_assignments(assignments or []),
-            groups=groups,
-        )
-    try:
-        trial.up()
-        seen = trial.wait_whole()
-        if new and groups:
-            trial.spread()
-            seen = trial.wait_whole()
-    except BaseException:
-        trial.down()
-        raise
-    show([_up_row(one) for one in seen], UP_COLUMNS, as_json=as_json)
-    if not as_json:
-        print(_hints(trial, directory))
-    if foreground:
+    new = found is None
+    trial = found or Trial.plan(
+        directory,
+        nodes=nodes or 3,
+        mode=(mode or Mode.standby).value,
+        etcd=etcd,
+        proxies=proxies,
+        settings=settings,
+        groups=groups,
+    )
+    with _ended_by_signals():
         try:
-            _watch(trial)
-        finally:
-            trial.down()
+            if new:
+                trial.check()
+                trial.write()
+            with trial.alone():
+                trial.up()
+                seen = trial.wait_whole()
+                if new and groups:
+                    trial.spread()
+                    seen = trial.wait_whole()
+        except BaseException as problem:
+            _take_back(trial, problem, new=new)
+            raise
+        show([_up_row(one) for one in seen], UP_COLUMNS, as_json=as_json)
+        if not as_json:
+            print(_hints(trial))
+        if foreground:
+            try:
+                _watch(trial)
+            finally:
+                if trial.is_here:  # another call may have removed it
+                    with trial.alone():
+                        trial.down()
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP are an exception here, as Ctrl-C is: what was started can be stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    mine = [one for one, handler in before.items() if handler is signal.SIG_DFL]
+    for one in mine:
+        signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one in mine:
+            signal.signal(one, signal.SIG_DFL)
+
+
+def _take_back(trial: Trial, problem: BaseException, *, new: bool) -> None:
+    """After `up` has failed: nothing that it started goes on, and a new cluster is not there. The logs of one that
+    failed by itself are kept, because the error names them."""
+    interrupted = not isinstance(problem, Exception)
+    if trial.started:
+        word = "interrupted" if interrupted else "it failed"
+        print(f"tidemark: {word}; stopping what was started: {', '.join(trial.started)}", file=sys.stderr)
+        trial.undo()
+    if new and interrupted:
+        trial.remove()
+    elif new:
+        trial.abandon()
 
 
 def _groups(words: list[str], mode: Mode | None) -> dict[str, ModeName]:
@@ -213,31 +261,47 @@ def _up_row(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _hints(trial: Trial, directory: Path) -> str:
-    where = "" if directory == DIRECTORY else f" --dir {directory}"
+def _hints(trial: Trial) -> str:
     leader = next(iter(trial.members))
     whose = "the fronts' AMQP addresses" if trial.fronts else "the AMQP addresses"
     return (
         f"\nClients may use any of {whose}, user guest, password guest. Logs are in {trial.directory}.\n"
-        f"Try it: 'tidemark cluster load{where}' in one terminal, 'tidemark cluster status --watch{where}' in another,\n"
-        f"        then 'tidemark cluster kill {leader}{where}' and 'tidemark cluster start {leader}{where}'."
+        "Try it, load and status in terminals of their own:\n"
+        f"  {trial.call('load')}\n"
+        f"  {trial.call('status --watch')}\n"
+        f"  {trial.call(f'kill {leader}')}\n"
+        f"  {trial.call(f'start {leader}')}"
     )
 
 
 @app.command()
 def down(
     directory: Directory = DIRECTORY,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the directory and all it holds.")] = False,
+    remove: Annotated[
+        bool,
+        typer.Option(
+            "--remove", help="Remove what they hold, too, and the directory if nothing else is in it."
+        ),
+    ] = False,
 ) -> None:
     """Stop all members, then the proxies and etcd. What they hold stays, unless --remove is given."""
-    import shutil
+    from tidemark.cli.trial import Trial, alone
 
-    trial = _load(directory)
-    stubborn = trial.down()
-    if remove:
-        shutil.rmtree(trial.directory)
+    trial = Trial.load(directory, abandoned=True)
+    with alone(trial.directory):
+        trial = Trial.load(directory, abandoned=True)
+        running = trial.running
+        stubborn = trial.down()
+        gone = remove and trial.remove()
     if stubborn:
         raise CommandError(f"{', '.join(stubborn)} did not stop in time and had to be killed")
+    stopped = f"stopped: {', '.join(running)}" if running else "nothing ran"
+    if gone:
+        print(f"{stopped}; {directory} is removed")
+    elif remove:
+        print(f"{stopped}; what they held is removed. {directory} holds something else and is kept")
+    else:
+        print(f"{stopped}; what they hold is kept. Start them again: {trial.call('up')}")
 
 
 @app.command()

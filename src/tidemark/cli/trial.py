@@ -6,28 +6,34 @@ several groups has on each node a member of every group, GROUP-NODE (fast-n2), a
 
 A trial lives in a directory: `cluster.json` says what belongs to it and which processes run, each member has its
 data and its log beside it. Whoever loads the directory can kill, freeze and start members; nobody has to stay.
+Each process is written down as it starts, so none is ever left that a later call does not know. Calls that start or stop
+things do so one after the other (`alone`).
 Ports are chosen once, outside the range that the system gives to outgoing connections, so that a member which
 starts again finds its own free.
 
-Invariant: a process is only ever signalled while its start time is the one that was noted when it was started.
+Invariant: a process is only ever signalled while its start time is the one that was noted when it was started, and
+nothing is deleted that was not written here.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import http.client
 import json
 import os
 import random
 import secrets
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,12 +47,18 @@ from tidemark.cli.proxy import Link
 from tidemark.model.wiring import MAIN
 
 HOST = "127.0.0.1"
+DIRECTORY = Path("tidemark-cluster")
+"""Where a trial is if nobody says."""
 STATE_FILE = "cluster.json"
+NEW_STATE_FILE = STATE_FILE + ".new"
 PORTS = range(20_000, 32_000)
 ANSWER_S = 1.0
 STOP_S = 20.0
 ETCD_READY_S = 15.0
 WHOLE_S = 60.0
+ALONE_S = 5.0
+"""How long a call waits for another one that starts or stops things."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ETCD, LINKS = "etcd", "links"
 """Names of processes that are no members."""
 MISSING_ETCD = (
@@ -139,6 +151,23 @@ def launch(command: list[str], log: Path, *, detached: bool) -> Process:
     return Process(started.pid, born)
 
 
+@contextlib.contextmanager
+def unbroken() -> Iterator[None]:
+    """Signals that end us wait until this is done."""
+    if threading.current_thread() is not threading.main_thread():  # nobody is interrupted there
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda one, _: came.append(one)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in came[:1]:
+            signal.raise_signal(signal.Signals(one))
+
+
 _given: set[int] = set()
 """Ports that were found free: whoever they are for may not listen there yet when others are looked for."""
 
@@ -190,11 +219,18 @@ class Etcd:
         Raises:
             CommandError: there is no such program, or it does not start; its log says why.
         """
-        program = shutil.which("etcd")
-        if program is None:
-            raise CommandError(MISSING_ETCD)
+        self.launch(detached=detached)
+        self.wait_healthy()
+        return self
+
+    def launch(self, *, detached: bool = False) -> Process:
+        """Start it, without waiting.
+
+        Raises:
+            CommandError: there is no such program.
+        """
+        program = etcd_program()
         clients, peers = f"http://{self.address}", f"http://{HOST}:{self.peer_port}"
-        log = self.directory / "etcd.log"
         self.directory.mkdir(parents=True, exist_ok=True)
         # etcd makes its data directory itself, for nobody else to read.
         command = [program, "--name", "trial", "--data-dir", str(self.directory / "etcd")]
@@ -202,14 +238,26 @@ class Etcd:
         command += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
         command += ["--initial-cluster", f"trial={peers}", "--logger", "zap", "--log-level", "warn"]
         command += ["--heartbeat-interval", "50", "--election-timeout", "250"]
-        self.process = launch(command, log, detached=detached)
+        self.process = launch(command, self.log, detached=detached)
+        return self.process
+
+    def wait_healthy(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            CommandError: it does not; its log says why.
+        """
+        assert self.process is not None
         deadline = time.monotonic() + ETCD_READY_S
         while not self.healthy():
             if self.process.wait_gone(0) or time.monotonic() > deadline:
                 self.process.kill()
-                raise CommandError(f"etcd does not start; see {log}")
+                raise CommandError(f"etcd does not start; see {self.log}")
             time.sleep(0.02)
-        return self
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "etcd.log"
 
     def healthy(self) -> bool:
         return etcd_answers(self.address)
@@ -221,6 +269,14 @@ class Etcd:
     def stop(self) -> None:
         if self.process is not None:
             self.process.stop()
+
+
+def etcd_program() -> str:
+    """Raises CommandError: there is none."""
+    program = shutil.which("etcd")
+    if program is None:
+        raise CommandError(MISSING_ETCD)
+    return program
 
 
 def etcd_answers(address: str) -> bool:
@@ -314,6 +370,10 @@ class Trial:
     fronts: dict[str, Place] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
     detached: bool = True
+    abandoned: bool = False
+    """Its first start failed: nothing is left of it but logs."""
+    started: list[str] = field(default_factory=list)
+    """What this call has started."""
 
     # Made and found --------------------------------------------------------------------------
 
@@ -330,9 +390,39 @@ class Trial:
         groups: Mapping[str, Mode] | None = None,
         detached: bool = True,
     ) -> Self:
-        """Choose names and ports and write them down; nothing is started. `groups` has main, if there are any."""
+        """Choose names and ports and write them down; nothing is started. `groups` has main, if there are any.
+
+        Raises:
+            CommandError: the directory cannot be made, or holds something else.
+        """
+        made = cls.plan(
+            directory,
+            nodes=nodes,
+            mode=mode,
+            etcd=etcd,
+            proxies=proxies,
+            settings=settings,
+            groups=groups,
+            detached=detached,
+        )
+        made.write()
+        return made
+
+    @classmethod
+    def plan(
+        cls,
+        directory: Path,
+        *,
+        nodes: int = 3,
+        mode: Mode = "standby",
+        etcd: str = "",
+        proxies: bool = False,
+        settings: Mapping[str, str] | None = None,
+        groups: Mapping[str, Mode] | None = None,
+        detached: bool = True,
+    ) -> Self:
+        """Choose names and ports, and write nothing."""
         directory = directory.resolve()
-        directory.mkdir(parents=True, exist_ok=True)
         groups = dict(groups or {})
         names = [f"n{number}" for number in range(1, nodes + 1)]
         own_etcd = None if etcd else Etcd.create(directory)
@@ -363,7 +453,7 @@ class Trial:
                 for front in fronts
                 for name, place in members.items()
             ]
-        made = cls(
+        return cls(
             directory=directory,
             name=f"trial-{secrets.token_hex(4)}",
             mode=groups.get(MAIN, mode),
@@ -377,31 +467,87 @@ class Trial:
             fronts=fronts,
             detached=detached,
         )
-        made.secret_file.touch(0o600)
-        made.secret_file.write_text(secrets.token_hex(32) + "\n")
-        made.save()
-        return made
+
+    def check(self) -> None:
+        """See what can be seen before anything is written.
+
+        Raises:
+            CommandError: the directory is no place for a cluster, or there is no etcd.
+            ConfigError: a setting cannot be.
+        """
+        from tidemark import config
+        from tidemark.cli.serve import understood
+
+        check_room(self.directory)
+        file = os.environ.get("TIDEMARK_CONFIG")
+        for name in (*(self.of(group)[0] for group in self.groups or (MAIN,)), *list(self.fronts)[:1]):
+            words = self._command(name, {})
+            if name in self.fronts:
+                groups = ",".join(words[at + 1] for at, word in enumerate(words) if word == "--group")
+                at = words.index("--group")
+                words = [*words[:at], *words[words.index("--set", at) :], f"--front.groups={groups}"]
+            call = understood(words[words.index("tidemark") + 2 :])
+            assert call is not None
+            # Of a file that is not written yet nobody can say that it is there.
+            flags = {key: value for key, value in call.flags.items() if value != str(self.secret_file)}
+            config.load(flags, os.environ, Path(file) if file else None)
+        if self.etcd is not None:
+            etcd_program()
+        else:
+            for address in self.etcd_address.split(","):
+                config.parse_address("--etcd", address)
+            self._check_etcd_answers()
+
+    def _check_etcd_answers(self) -> None:
+        if not any(map(etcd_answers, self.etcd_address.split(","))):
+            raise CommandError(f"no etcd answers at {self.etcd_address}; start it, or leave out --etcd")
+
+    def write(self) -> None:
+        """Write it down, in a directory of its own.
+
+        Raises:
+            CommandError: the directory cannot be made, or holds something else.
+        """
+        check_room(self.directory)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.save()
+            self.secret_file.touch(0o600)
+            self.secret_file.write_text(secrets.token_hex(32) + "\n")
+        except OSError as problem:
+            raise _no_room(self.directory, problem) from None
 
     @classmethod
-    def load(cls, directory: Path) -> Self:
-        """The trial of a directory.
+    def load(cls, directory: Path, *, abandoned: bool = False) -> Self:
+        """The trial of a directory. `abandoned`: one whose first start failed will do, too.
 
         Raises:
             CommandError: there is none.
         """
         file = directory / STATE_FILE
         try:
-            facts = json.loads(file.read_text())
-        except FileNotFoundError:
+            found = cls._read(directory.resolve(), json.loads(file.read_text()))
+        except (FileNotFoundError, NotADirectoryError):
             raise CommandError(
                 f"there is no cluster in {directory}; make one with 'tidemark cluster up', or say where it is with --dir",
                 2,
             ) from None
-        except ValueError:
+        except OSError as problem:
+            raise CommandError(f"cannot read {file}: {_reason(problem)}", 2) from None
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise CommandError(
-                f"{file} is not what 'tidemark cluster up' wrote; remove {directory}"
+                f"{file} is not what 'tidemark cluster up' wrote; choose another --dir", 2
             ) from None
-        directory = directory.resolve()
+        if found.abandoned and not abandoned:
+            raise CommandError(
+                f"there is no cluster in {directory}: its first start failed, {directory}/*.log say why; "
+                f"make one anew: {found.call('up')}",
+                2,
+            )
+        return found
+
+    @classmethod
+    def _read(cls, directory: Path, facts: dict[str, Any]) -> Self:
         ports = facts["etcd_ports"]
         found = cls(
             directory=directory,
@@ -416,6 +562,7 @@ class Trial:
             groups=facts.get("groups", {}),
             fronts={name: Place(**place) for name, place in facts.get("fronts", {}).items()},
             processes={name: Process(**process) for name, process in facts["processes"].items()},
+            abandoned=facts.get("abandoned", False),
         )
         if found.etcd is not None:
             found.etcd.process = found.processes.get(ETCD)
@@ -434,10 +581,33 @@ class Trial:
             "groups": self.groups,
             "fronts": {name: asdict(place) for name, place in self.fronts.items()},
             "processes": {name: asdict(process) for name, process in self.processes.items()},
+            "abandoned": self.abandoned,
         }
-        new = self.directory / (STATE_FILE + ".new")
+        new = self.directory / NEW_STATE_FILE
         new.write_text(json.dumps(facts, indent=2) + "\n")
         new.replace(self.directory / STATE_FILE)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """While no other call starts or stops anything of this trial; what others have noted until now is known."""
+        with alone(self.directory):
+            found = self.load(self.directory)
+            self.members = found.members | self.members
+            self.fronts = found.fronts | self.fronts
+            self.processes |= {
+                name: process for name, process in found.processes.items() if not self._runs(name)
+            }
+            yield
+
+    def call(self, words: str) -> str:
+        """A command about this trial, to be copied."""
+        usual = Path(os.environ.get("TIDEMARK_TRIAL_DIR") or DIRECTORY)
+        if usual.resolve() == self.directory:
+            return f"tidemark cluster {words}"
+        with contextlib.suppress(ValueError, OSError):
+            near = self.directory.relative_to(Path.cwd())
+            return f"tidemark cluster {words} --dir {shlex.quote(str(near))}"
+        return f"tidemark cluster {words} --dir {shlex.quote(str(self.directory))}"
 
     @property
     def secret_file(self) -> Path:
@@ -485,17 +655,26 @@ class Trial:
         Raises:
             CommandError: etcd is missing or does not answer.
         """
-        if self.etcd is not None and not self._runs(ETCD):
-            self.etcd.start(detached=self.detached)
-            assert self.etcd.process is not None
-            self.processes[ETCD] = self.etcd.process
-        elif self.etcd is None and not any(map(etcd_answers, self.etcd_address.split(","))):
-            raise CommandError(f"no etcd answers at {self.etcd_address}; start it, or leave out --etcd")
+        if self.etcd is None:
+            self._check_etcd_answers()
+        elif not self._runs(ETCD):
+            with unbroken():
+                self._note(ETCD, self.etcd.launch(detached=self.detached))
+            self.etcd.wait_healthy()
         self.start_links()
         for name in (*self.members, *self.fronts):
             if not self._runs(name):
                 self._launch(name)
-        self.save()
+
+    def undo(self) -> None:
+        """Stop what this call has started, and nothing else."""
+        with unbroken():
+            self._stop([name for name in self.started if self._runs(name)])
+            for name in self.started:
+                self.processes.pop(name, None)
+            if self.started:
+                self.save()
+            self.started.clear()
 
     def spread(self) -> None:
         """Have the k-th group be led on the k-th node. Of new members the first one leads; it hands over.
@@ -534,20 +713,25 @@ class Trial:
         """Start the proxies, if there are to be any and they do not run."""
         if self.control is not None and not self._runs(LINKS):
             command = [sys.executable, "-m", "tidemark.cli.proxy", *proxy.arguments(self.control, self.links)]
-            self.processes[LINKS] = launch(command, self.log(LINKS), detached=self.detached)
+            with unbroken():
+                self._note(LINKS, launch(command, self.log(LINKS), detached=self.detached))
 
     def start(self, name: str, settings: Mapping[str, str] | None = None) -> None:
         """Start a member or front that is down, with other settings than usual if some are given."""
         self.place(name)
-        if self._runs(name):
-            raise CommandError(f"{name} runs already", 2)
-        self._launch(name, settings or {})
-        self.save()
+        with self.alone():
+            if self._runs(name):
+                raise CommandError(f"{name} runs already", 2)
+            self._launch(name, settings or {})
 
     def join(self, group: str = "") -> list[str]:
         """Start one more member; of a cluster of groups: of this group, or one of each and a front. Returns their names."""
         if self.links:
             raise CommandError("a cluster with proxies cannot grow: its links are laid", 2)
+        with self.alone():
+            return self._join(group)
+
+    def _join(self, group: str) -> list[str]:
         if not self.groups:
             new = {f"n{len(self.members) + 1}": MAIN}
         elif group:
@@ -564,7 +748,6 @@ class Trial:
             names.append(node)
         for name in names:
             self._launch(name)
-        self.save()
         return names
 
     def kill(self, name: str) -> None:
@@ -582,19 +765,69 @@ class Trial:
 
     def down(self) -> list[str]:
         """Stop everything, fronts and members first; returns the names of those that had to be killed."""
+        stubborn = self._stop(self.running)
+        self.processes.clear()
+        self.save()
+        return stubborn
+
+    def _stop(self, names: list[str]) -> list[str]:
         stubborn = []
         for some in (self.fronts, self.members):
-            running = [name for name in some if self._runs(name)]
+            running = [name for name in some if name in names]
             if running:
                 with ThreadPoolExecutor(len(running)) as pool:
                     asked = dict(zip(running, pool.map(self.stop, running), strict=True))
                 stubborn += [name for name, obeyed in asked.items() if not obeyed]
         for name in (LINKS, ETCD):
-            if self._runs(name):
+            if name in names:
                 self.processes[name].stop()
-        self.processes.clear()
-        self.save()
         return stubborn
+
+    def abandon(self) -> None:
+        """Keep nothing but logs, of a trial that never was whole: another one may be made in its place."""
+        if not self.is_here:
+            return
+        self._delete_data()
+        self.abandoned = True
+        self.save()
+
+    def remove(self) -> bool:
+        """Delete what was written here, and the directory unless something else is in it. Returns whether that is gone.
+
+        Raises:
+            CommandError: something cannot be deleted.
+        """
+        if not self.is_here:
+            return not self.directory.exists()
+        self._delete_data()
+        try:
+            for name in (*self.members, *self.fronts, LINKS, ETCD):
+                self.log(name).unlink(missing_ok=True)
+            (self.directory / NEW_STATE_FILE).unlink(missing_ok=True)
+            # The last: until here it can be tried again.
+            (self.directory / STATE_FILE).unlink(missing_ok=True)
+        except OSError as problem:
+            raise _cannot_delete(problem) from None
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
+        return not self.directory.exists()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its directory still holds it, and no other."""
+        try:
+            return bool(self.load(self.directory, abandoned=True).name == self.name)
+        except CommandError:
+            return False
+
+    def _delete_data(self) -> None:
+        try:
+            for name in (*self.members, *self.fronts, ETCD):
+                if self.data(name).is_dir():
+                    shutil.rmtree(self.data(name))
+            self.secret_file.unlink(missing_ok=True)
+        except OSError as problem:
+            raise _cannot_delete(problem) from None
 
     def place(self, name: str) -> Place:
         """Where this member or front listens.
@@ -615,11 +848,26 @@ class Trial:
             raise CommandError(f"{name} is not running; start it with 'tidemark cluster start {name}'")
         return self.processes[name]
 
+    @property
+    def running(self) -> list[str]:
+        """The names of all processes that there are, frozen ones too."""
+        return [name for name in self.processes if self._runs(name)]
+
     def _runs(self, name: str) -> bool:
         process = self.processes.get(name)
         return process is not None and not process.wait_gone(0)
 
     def _launch(self, name: str, settings: Mapping[str, str] = {}) -> None:
+        with unbroken():
+            self._note(name, launch(self._command(name, settings), self.log(name), detached=self.detached))
+
+    def _note(self, name: str, process: Process) -> None:
+        """Write down that it runs."""
+        self.processes[name] = process
+        self.started.append(name)
+        self.save()
+
+    def _command(self, name: str, settings: Mapping[str, str]) -> list[str]:
         chosen = {"cluster.name": self.name, "cluster.secret_file": str(self.secret_file)}
         routes = {link.target: f"{HOST}:{link.listen}" for link in self.links if link.dialler == name}
         command = [sys.executable, "-m", "tidemark"]
@@ -629,7 +877,7 @@ class Trial:
             command += self._member(name, routes, chosen)
         for key, value in (chosen | self.settings | dict(settings)).items():
             command += ["--set", f"{key}={value}"]
-        self.processes[name] = launch(command, self.log(name), detached=self.detached)
+        return command
 
     def _front(self, name: str, routes: Mapping[str, str]) -> list[str]:
         place = self.fronts[name]
@@ -762,6 +1010,74 @@ class Trial:
             return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-count:])
         except OSError:
             return ""
+
+
+# Directories -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """While no other call starts or stops anything in this directory.
+
+    Raises:
+        CommandError: another one is at it, or there is no such directory.
+    """
+    try:
+        place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as problem:
+        raise _no_room(directory, problem) from None
+    try:
+        deadline = time.monotonic() + ALONE_S
+        while True:
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise CommandError(
+                        f"another 'tidemark cluster' starts or stops something in {directory}; wait until it has ended"
+                    ) from None
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(place)
+
+
+def holds_cluster(directory: Path) -> bool:
+    """Raises CommandError: nobody can look."""
+    try:
+        return (directory / STATE_FILE).exists()
+    except OSError as problem:
+        raise _no_room(directory, problem) from None
+
+
+def check_room(directory: Path) -> None:
+    """Raises CommandError: a cluster cannot be made there, because something else is."""
+    try:
+        if directory.is_dir():
+            held = sorted(one.name for one in directory.iterdir())
+            if held:
+                raise CommandError(
+                    f"{directory} is not empty and holds no cluster ({held[0]}{', …' if held[1:] else ''}); "
+                    "choose a new or empty directory with --dir",
+                    2,
+                )
+        elif directory.exists():
+            raise CommandError(f"{directory} is no directory; choose another --dir", 2)
+    except OSError as problem:
+        raise _no_room(directory, problem) from None
+
+
+def _no_room(directory: Path, problem: OSError) -> CommandError:
+    return CommandError(f"cannot use {directory}: {_reason(problem)}; choose another --dir", 2)
+
+
+def _cannot_delete(problem: OSError) -> CommandError:
+    return CommandError(f"cannot delete {problem.filename}: {_reason(problem)}")
+
+
+def _reason(problem: OSError) -> str:
+    return (problem.strerror or str(problem)).lower()
 
 
 LOGIN = {"Authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -188,9 +190,37 @@ def test_wrong_calls_say_what_to_do(shell: Shell) -> None:
     assert "NAME=MODE" in shell.run("up", "--group", "fast", code=2)
     assert "do not agree" in shell.run("up", "--mode", "chain", "--group", "main=standby", code=2)
     assert "no etcd answers" in shell.run("up", "--etcd", "127.0.0.1:1", code=1)
-    assert "there is no member 'n9'" in shell.run("kill", "n9", code=2)
-    assert "--proxies" in shell.run("cut", "n1", "n2", code=2)
-    assert "--dir" in shell.run("up", "--nodes", "5", code=2)
+    assert list(shell.directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_start_that_is_interrupted_leaves_no_process_and_no_file(
+    shell: Shell, number: signal.Signals
+) -> None:
+    """To the process group, as a terminal does it: when etcd is up, and when brokers are."""
+    directory = shell.directory / "tidemark-cluster"
+    for due in ("etcd.log", "n2.log"):
+        up = subprocess.Popen(
+            [sys.executable, "-m", "tidemark", "cluster", "up"],
+            cwd=shell.directory, env=shell.environment, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        wait_until(f"{due} is there", (directory / due).exists)
+        os.killpg(up.pid, number)
+        _, words = up.communicate(timeout=60)
+
+        assert up.returncode == 128 + number and "interrupted; stopping what was started: etcd" in words
+        assert processes_in(directory) == [] and not directory.exists()
+
+
+def processes_in(directory: Path) -> list[str]:
+    """Command lines that name a directory."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(directory) in words:
+                found.append(words)
+    return found
 
 
 def test_without_etcd_it_says_how_to_get_one(shell: Shell) -> None:

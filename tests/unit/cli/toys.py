@@ -1,0 +1,81 @@
+"""A trial whose processes do nothing: what `tidemark cluster` starts is `sleep`, and says of itself what a test wants."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.cli import main
+from tidemark.cli import trial as trials
+from tidemark.cli.trial import Etcd, Process, Trial
+
+GONE = ["true"]
+IDLE = ["sleep", "600"]
+
+
+class Toys:
+    """Commands in a directory of their own, and the processes that they started."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.launched: list[Process] = []
+        self.says: dict[str, dict[str, Any]] = {}
+        """What members say of themselves, by name; who is not here leads if it is the first, else it is ready."""
+        self.commands: dict[str, list[str]] = {}
+        """What runs in place of a member; `IDLE` if nothing is said."""
+        self._capture: pytest.CaptureFixture[str] | None = None
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """`tidemark cluster …`; what it printed, or how it complained."""
+        assert self._capture is not None
+        self._capture.readouterr()
+        ended = main(["cluster", *words])
+        self.printed = self._capture.readouterr()
+        assert ended == code, self.printed.out + self.printed.err
+        return self.printed.err if code and self.printed.err else self.printed.out
+
+    @property
+    def trial(self) -> Trial:
+        [file] = self.directory.glob("*/cluster.json")
+        return Trial.load(file.parent)
+
+    def alive(self) -> list[Process]:
+        return [process for process in self.launched if not process.wait_gone(0)]
+
+
+@contextlib.contextmanager
+def toys(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Toys]:
+    made = Toys(directory)
+    made._capture = capsys
+    launch = trials.launch
+
+    def launch_toy(command: list[str], log: Path, *, detached: bool) -> Process:
+        process = launch(made.commands.get(log.stem, IDLE), log, detached=detached)
+        made.launched.append(process)
+        return process
+
+    def ask(admin: str) -> dict[str, Any]:
+        members = made.trial.members
+        [name] = [name for name, place in members.items() if place.admin == admin]
+        mine = made.trial.of(members[name].group)
+        usual = {"state": "active" if name == mine[0] else "ready", "leader": mine[0], "ready": mine}
+        return made.says.get(name, usual)
+
+    monkeypatch.chdir(directory)
+    monkeypatch.delenv("TIDEMARK_TRIAL_DIR", raising=False)
+    monkeypatch.setattr(trials, "launch", launch_toy)
+    monkeypatch.setattr(trials, "ask", ask)
+    monkeypatch.setattr(trials, "ask_front", lambda _: {"state": "serving"})
+    monkeypatch.setattr(trials, "etcd_program", lambda: "etcd")
+    monkeypatch.setattr(Etcd, "healthy", lambda _: True)
+    try:
+        yield made
+    finally:
+        for process in made.launched:
+            process.kill()
