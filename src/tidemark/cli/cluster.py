@@ -12,9 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +25,7 @@ from tidemark.cli.output import show
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tidemark.cli.load import Result
     from tidemark.cli.trial import Mode as ModeName
     from tidemark.cli.trial import Seen, Trial
 
@@ -499,88 +499,60 @@ def load(
 ) -> int:
     """Write numbers to a stream, each confirmed, over all members' addresses, and read them back at the end.
 
-    Prints a line a second: how many are confirmed, and the longest time in that second between two confirms. In the
-    end every number must be there once and in order; exit 1 if not.
+    Prints a line a second: how many are confirmed, and the longest time in that second between two confirms, or for how long
+    the next one has been waited for. In the end every number must be there once and in order; exit 1 if not. Ctrl-C ends it
+    and has all read back; while nobody answers, and the second time, it ends without.
 
     In a cluster of several groups a durable queue of each group is written to instead, through the fronts, with AMQP. What
     had to be sent again may be there twice.
     """
+    from dataclasses import asdict
+
     trial = _load(directory)
-    if trial.groups:
-        return _load_queues(trial, seconds, as_json=as_json)
-    result = _write(trial.url, stream, seconds, quiet=as_json)
+    if not trial.serves:
+        raise CommandError(trial.advice())
+    try:
+        results = (_load_queues if trial.groups else _load_stream)(trial, stream, seconds, quiet=as_json)
+    except CommandError as problem:
+        raise CommandError(f"{problem}; {_load(directory).advice()}", problem.code) from None
     if as_json:
-        print(json.dumps(result, indent=2))
+        told = {name: asdict(result) for name, result in results.items()}
+        print(json.dumps(told if trial.groups else told[stream], indent=2))
     else:
-        print(
-            f"confirmed {result['confirmed']:,}, missing {result['missing']:,}, twice or out of order "
-            f"{result['wrong']:,}; longest time without a confirm {result['longest_gap_ms']:,} ms"
+        for name, result in results.items():
+            print(f"{name}: {result}" if trial.groups else result)
+    if any(result.missing is None for result in results.values()):
+        raise CommandError(
+            f"ended before all was confirmed and read back; {_load(directory).advice()}",
+            1 if any(result.confirmed for result in results.values()) else 130,
         )
-    return 1 if result["missing"] or result["wrong"] else 0
+    return 0 if all(result.good for result in results.values()) else 1
 
 
-def _load_queues(trial: Trial, seconds: float, *, as_json: bool) -> int:
+def _load_stream(trial: Trial, stream: str, seconds: float, *, quiet: bool) -> dict[str, Result]:
+    from tidemark.cli.stream_load import StreamLoad
+
+    load = StreamLoad(trial.url, stream, quiet=quiet, hopeless=_hopeless(trial))
+    before = signal.signal(signal.SIGINT, lambda *_: load.ending.ask())
+    try:
+        return {stream: load.run(seconds)}
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _load_queues(trial: Trial, _: str, seconds: float, *, quiet: bool) -> dict[str, Result]:
     import asyncio
-    import signal
 
     from tidemark.cli.queue_load import QueueLoad
 
-    async def run() -> dict[str, dict[str, int]]:
-        load = QueueLoad(trial.addresses, list(trial.groups), quiet=as_json)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, load.over.set)
+    async def run() -> dict[str, Result]:
+        load = QueueLoad(trial.addresses, list(trial.groups), quiet=quiet, hopeless=_hopeless(trial))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, load.ending.ask)
         return await load.run(seconds)
 
-    results = asyncio.run(run())
-    if as_json:
-        print(json.dumps(results, indent=2))
-    else:
-        for group, result in results.items():
-            print(
-                f"{group}: confirmed {result['confirmed']:,}, missing {result['missing']:,}, twice or out of order "
-                f"{result['wrong']:,}; longest time without a confirm {result['longest_gap_ms']:,} ms"
-            )
-    return 1 if any(result["missing"] or result["wrong"] for result in results.values()) else 0
+    return asyncio.run(run())
 
 
-def _write(url: str, name: str, seconds: float, *, quiet: bool) -> dict[str, int]:
-    import secrets
-    import signal
-    import threading
-
-    import tidemark.client as client
-
-    run = secrets.token_hex(4).encode()
-    number, longest, longest_now = 0, 0.0, 0.0
-    # Not an exception in the middle of a write: that one shall be answered, too.
-    asked = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
-    try:
-        with client.connect(url, timeout=60) as db:
-            stream = db.stream(name, create=True, key="none")
-            producer = db.producer(f"load {run.decode()}")
-            began = last = said = time.monotonic()
-            while not asked.is_set() and (not seconds or last - began < seconds):
-                try:
-                    producer.put(name, None, b"%s %d" % (run, number + 1))
-                except client.Unconfirmed:
-                    producer.settle()
-                number += 1
-                now = time.monotonic()
-                longest_now, last = max(longest_now, now - last), now
-                if now - said >= 1:
-                    longest = max(longest, longest_now)
-                    if not quiet:
-                        words = f"confirmed {number:>10,}  longest wait {longest_now * 1000:>6,.0f} ms"
-                        print(f"{now - began:6.0f} s  {words}", flush=True)
-                    said, longest_now = now, 0.0
-            longest = max(longest, longest_now)
-            found = [int(row.value[len(run) :]) for row in stream.snapshot() if row.value.startswith(run)]
-    finally:
-        signal.signal(signal.SIGINT, before)
-    due = range(1, number + 1)
-    return {
-        "confirmed": number,
-        "missing": len(set(due) - set(found)),
-        "wrong": sum(one >= other for one, other in pairwise(found)),
-        "longest_gap_ms": round(longest * 1000),
-    }
+def _hopeless(trial: Trial) -> Callable[[], bool]:
+    """Members are killed and started by other calls meanwhile."""
+    return lambda: not _load(trial.directory).serves

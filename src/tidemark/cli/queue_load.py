@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from tidemark.cli import CommandError
 from tidemark.cli.connection import FIRST_PASSWORD, FIRST_USER
+from tidemark.cli.load import LOOK_S, Ending, Result, progress
 from tidemark.cli.perf.wire import TAG, Login, Peer, PeerError
 from tidemark.wire.amqp091 import methods as m
 from tidemark.wire.amqp091.frames import BODY, encode_content
@@ -90,30 +91,59 @@ class GroupLoad:
     longest_s: float = 0.0
     longest_now_s: float = 0.0
     """Since the last line that was told."""
-    found: list[int] = field(default_factory=list)
+    last_s: float = field(default_factory=time.monotonic)
+    """When the last one was confirmed."""
+    writing: bool = True
+    found: list[int] | None = None
+    """None: they were not read back."""
 
-    def result(self) -> dict[str, int]:
+    def count(self) -> None:
+        """One more is confirmed."""
+        now_s = time.monotonic()
+        self.confirmed += 1
+        self.longest_now_s = max(self.longest_now_s, now_s - self.last_s)
+        self.longest_s = max(self.longest_s, self.longest_now_s)
+        self.last_s = now_s
+
+    @property
+    def still_s(self) -> float:
+        """For how long nothing has been confirmed that should be."""
+        return time.monotonic() - self.last_s if self.writing else 0.0
+
+    def result(self) -> Result:
+        longest_ms = round(max(self.longest_s, self.still_s) * 1000)
+        if self.found is None:
+            return Result(self.confirmed, None, None, longest_ms)
         first = list(dict.fromkeys(self.found))
         twice = {number for number, count in Counter(self.found).items() if count > 1}
-        return {
-            "confirmed": self.confirmed,
-            "missing": len(set(range(1, self.confirmed + 1)) - set(self.found)),
-            "wrong": sum(one >= other for one, other in pairwise(first)) + len(twice - self.again),
-            "longest_gap_ms": round(self.longest_s * 1000),
-        }
+        return Result(
+            self.confirmed,
+            missing=len(set(range(1, self.confirmed + 1)) - set(self.found)),
+            wrong=sum(one >= other for one, other in pairwise(first)) + len(twice - self.again),
+            longest_gap_ms=longest_ms,
+        )
 
 
 class QueueLoad:
-    def __init__(self, addresses: Sequence[str], groups: Sequence[str], *, quiet: bool = True) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        groups: Sequence[str],
+        *,
+        quiet: bool = True,
+        hopeless: Callable[[], bool] = lambda: False,
+    ) -> None:
         run = secrets.token_hex(4)
         self.loads = [GroupLoad(group, f"load-{run}-{group}") for group in groups]
         self.over = asyncio.Event()
         """Set to end it early; what is on its way is still answered."""
+        self.ending = Ending(hopeless)
         self._addresses = list(addresses)
         self._quiet = quiet
 
-    async def run(self, seconds: float) -> dict[str, dict[str, int]]:
-        """Write for so long, 0 is until `over`; then read everything back. Returns the outcome by group.
+    async def run(self, seconds: float) -> dict[str, Result]:
+        """Write for so long, 0 is until `over` or the `ending` is asked for; then read everything back. Returns the outcome
+        by group.
 
         Raises:
             CommandError: no address takes a connection, or a queue cannot be had.
@@ -121,26 +151,35 @@ class QueueLoad:
         if seconds:
             asyncio.get_running_loop().call_later(seconds, self.over.set)
         telling = asyncio.create_task(self._tell())
+        working = asyncio.create_task(self._work())
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for number, one in enumerate(self.loads):
-                    tasks.create_task(self._write(one, number))
-            for one in self.loads:
-                one.found = await self._with(Reader, 0, lambda peer, one=one: peer.read(one.queue))  # type: ignore[misc]
-                await self._with(Peer, 0, lambda peer, one=one: _delete(peer, one.queue))  # type: ignore[misc]
+            while not (await asyncio.wait([working], timeout=LOOK_S))[0]:
+                if self.ending.count:
+                    self.over.set()
+                    if self.ending.gives_up(writing=any(one.writing for one in self.loads)):
+                        return {one.group: one.result() for one in self.loads}
+            working.result()
         except* CommandError as problems:
             raise problems.exceptions[0] from None
         finally:
             telling.cancel()
+            working.cancel()
         return {one.group: one.result() for one in self.loads}
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number, one in enumerate(self.loads):
+                tasks.create_task(self._write(one, number))
+        for one in self.loads:
+            one.found = await self._with(Reader, 0, lambda peer, one=one: peer.read(one.queue))  # type: ignore[misc]
+            await self._with(Peer, 0, lambda peer, one=one: _delete(peer, one.queue))  # type: ignore[misc]
 
     async def _write(self, one: GroupLoad, number: int) -> None:
         declare = m.QueueDeclare(queue=one.queue, durable=True, arguments={"x-group": one.group})
         await self._with(Peer, number, lambda peer: peer.ask(declare, m.QueueDeclareOk))
-        last_s = time.monotonic()
+        one.last_s = time.monotonic()
 
         async def publish(peer: Writer) -> None:
-            nonlocal last_s
             await peer.ask(m.ConfirmSelect(), m.ConfirmSelectOk)
             while not self.over.is_set():
                 try:
@@ -149,13 +188,10 @@ class QueueLoad:
                 except (PeerError, TimeoutError):
                     one.again.add(one.confirmed + 1)
                     raise
-                one.confirmed += 1
-                now_s = time.monotonic()
-                one.longest_now_s = max(one.longest_now_s, now_s - last_s)
-                one.longest_s = max(one.longest_s, one.longest_now_s)
-                last_s = now_s
+                one.count()
 
         await self._with(Writer, number, publish)
+        one.writing = False
 
     async def _with(self, kind: type[P], first: int, work: Callable[[P], Awaitable[T]]) -> T:
         """Do something on a connection, and again on another when it ends meanwhile."""
@@ -184,7 +220,7 @@ class QueueLoad:
         while not self._quiet:
             await asyncio.sleep(1)
             words = [
-                f"{one.group}: confirmed {one.confirmed:>9,}  longest wait {one.longest_now_s * 1000:>6,.0f} ms"
+                f"{one.group}: {progress(one.confirmed, one.longest_now_s, one.still_s)}"
                 for one in self.loads
             ]
             print(f"{time.monotonic() - began_s:6.0f} s  {'   '.join(words)}", flush=True)

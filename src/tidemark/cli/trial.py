@@ -853,6 +853,33 @@ class Trial:
         """The names of all processes that there are, frozen ones too."""
         return [name for name in self.processes if self._runs(name)]
 
+    @property
+    def serves(self) -> bool:
+        """Whether anything runs that takes clients."""
+        return any(
+            name in self.processes and self.processes[name].state == "running"
+            for name in self.fronts or self.members
+        )
+
+    @property
+    def frozen(self) -> list[str]:
+        return [name for name, process in self.processes.items() if process.state == "frozen"]
+
+    def thaw_advice(self) -> str:
+        first, *others = self.frozen
+        words = f"{', '.join(others)} and {first} are" if others else f"{first} is"
+        return f"{words} frozen: {self.call(f'thaw {first}')}"
+
+    def advice(self) -> str:
+        """What to do when nobody answers."""
+        if not self.running:
+            return f"nothing of this cluster runs; start everything: {self.call('up')}"
+        if self.frozen:
+            return self.thaw_advice()
+        if not self.serves:
+            return f"nothing runs that takes clients; start what is missing: {self.call('up')}"
+        return f"see why: {self.call('status')}"
+
     def _runs(self, name: str) -> bool:
         process = self.processes.get(name)
         return process is not None and not process.wait_gone(0)
