@@ -39,6 +39,7 @@ app = typer.Typer(
 DIRECTORY = Path("tidemark-cluster")
 NODES_MAX = 9
 CHAINS_MAX = 9
+SLOW_MS_MAX = 60_000
 WATCH_S = 0.5
 UP_COLUMNS = ("name", "state", "amqp", "admin", "peer", "pid")
 GROUP_MODES = ("standby", "chain")
@@ -405,18 +406,21 @@ def _drawn(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
 def kill(node: Node, directory: Directory = DIRECTORY) -> None:
     """SIGKILL to a member: nothing is flushed, nothing is said."""
     _load(directory).kill(node)
+    print(f"{node} killed")
 
 
 @app.command()
 def freeze(node: Node, directory: Directory = DIRECTORY) -> None:
     """SIGSTOP to a member: it stands still and does not know it."""
-    _load(directory).freeze(node)
+    fresh = _load(directory).freeze(node)
+    print(f"{node} frozen" if fresh else f"{node} is frozen already")
 
 
 @app.command()
 def thaw(node: Node, directory: Directory = DIRECTORY) -> None:
     """SIGCONT to a member that was frozen."""
-    _load(directory).thaw(node)
+    frozen = _load(directory).thaw(node)
+    print(f"{node} thawed" if frozen else f"{node} is not frozen")
 
 
 @app.command()
@@ -424,12 +428,25 @@ def stop(node: Node, directory: Directory = DIRECTORY) -> None:
     """SIGTERM to a member, and wait for it to end."""
     if not _load(directory).stop(node):
         raise CommandError(f"{node} did not stop in time and had to be killed")
+    print(f"{node} stopped")
 
 
 @app.command()
 def start(node: Node, directory: Directory = DIRECTORY) -> None:
-    """Start a member that was killed or stopped, on the same data and ports."""
-    _load(directory).start(node)
+    """Start a member that was killed or stopped, on the same data and ports, and wait until it is ready.
+
+    One that needs more time, because it must catch up or nobody leads, is not waited for; what it is then is said.
+    """
+    from tidemark.cli.trial import WELL
+
+    trial = _load(directory)
+    trial.start(node)
+    seen = trial.settled(node)
+    if seen.state in WELL:
+        print(f"{node} is {seen.state}")
+    else:
+        why = seen.status.get("why")
+        print(f"{node} runs and is {seen.state}{f': {why}' if why else ''}; see {trial.call('status')}")
 
 
 @app.command()
@@ -461,14 +478,19 @@ def cut(
     _say_links(_load(directory).cut(one, other, one_way=one_way))
 
 
-@app.command()
+# A number below zero is no option, but a wrong number.
+@app.command(context_settings={"ignore_unknown_options": True})
 def slow(
     one: End,
     other: End,
-    ms: Annotated[int, typer.Argument(min=0, max=60_000, help="How much later everything arrives.")],
+    ms: Annotated[
+        int, typer.Argument(help=f"How much later everything arrives, 0 to {SLOW_MS_MAX:,}; 0: no more.")
+    ],
     directory: Directory = DIRECTORY,
 ) -> None:
     """Let everything between two arrive later (needs 'up --proxies')."""
+    if not 0 <= ms <= SLOW_MS_MAX:
+        raise CommandError(f"MS must be 0 to {SLOW_MS_MAX}, not {ms}", 2)
     _say_links(_load(directory).slow(one, other, ms))
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import fcntl
 import http.client
 import json
@@ -45,10 +46,9 @@ from tidemark.cli.api import Api, path
 from tidemark.cli.connection import FIRST_PASSWORD, FIRST_USER
 from tidemark.cli.proxy import Link
 from tidemark.model.wiring import MAIN
+from tidemark.runtime import machine
 
 HOST = "127.0.0.1"
-DIRECTORY = Path("tidemark-cluster")
-"""Where a trial is if nobody says."""
 STATE_FILE = "cluster.json"
 NEW_STATE_FILE = STATE_FILE + ".new"
 PORTS = range(20_000, 32_000)
@@ -56,6 +56,11 @@ ANSWER_S = 1.0
 STOP_S = 20.0
 ETCD_READY_S = 15.0
 WHOLE_S = 60.0
+START_S = 5.0
+"""How long one that answers is waited for until it is ready."""
+FREE_S = 2.0
+"""How long the port of a process that was killed may still be in use."""
+WELL = ("active", "ready", "serving")
 ALONE_S = 5.0
 """How long a call waits for another one that starts or stops things."""
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -374,6 +379,8 @@ class Trial:
     """Its first start failed: nothing is left of it but logs."""
     started: list[str] = field(default_factory=list)
     """What this call has started."""
+    log_starts: dict[str, int] = field(default_factory=dict)
+    """Where in their logs those begin."""
 
     # Made and found --------------------------------------------------------------------------
 
@@ -601,6 +608,8 @@ class Trial:
 
     def call(self, words: str) -> str:
         """A command about this trial, to be copied."""
+        from tidemark.cli.cluster import DIRECTORY
+
         usual = Path(os.environ.get("TIDEMARK_TRIAL_DIR") or DIRECTORY)
         if usual.resolve() == self.directory:
             return f"tidemark cluster {words}"
@@ -653,8 +662,12 @@ class Trial:
         """Start what does not run yet.
 
         Raises:
-            CommandError: etcd is missing or does not answer.
+            CommandError: etcd is missing or does not answer, something is frozen, or a port is in use.
         """
+        if self.frozen:
+            raise CommandError(self.thaw_advice())
+        missing = [name for name in (ETCD, LINKS, *self.members, *self.fronts) if not self._runs(name)]
+        self._check_ports(missing)
         if self.etcd is None:
             self._check_etcd_answers()
         elif not self._runs(ETCD):
@@ -717,18 +730,86 @@ class Trial:
                 self._note(LINKS, launch(command, self.log(LINKS), detached=self.detached))
 
     def start(self, name: str, settings: Mapping[str, str] | None = None) -> None:
-        """Start a member or front that is down, with other settings than usual if some are given."""
+        """Start a member or front that is down, with other settings than usual if some are given.
+
+        Raises:
+            CommandError: it runs, nobody could lead, or a port is in use.
+        """
+        if name == ETCD and self.etcd is not None:
+            raise CommandError(f"etcd is started with all that is missing: {self.call('up')}", 2)
         self.place(name)
         with self.alone():
+            if name in self.frozen:
+                raise CommandError(f"{name} is frozen: {self.call(f'thaw {name}')}")
             if self._runs(name):
                 raise CommandError(f"{name} runs already", 2)
+            self._check_ground()
+            self._check_ports([name])
             self._launch(name, settings or {})
+
+    def settled(self, name: str) -> Seen:
+        """Wait until one that was started is ready, or answers and needs more time.
+
+        Raises:
+            CommandError: it has ended, or does not answer.
+        """
+        began = time.monotonic()
+        while True:
+            [seen] = self.look([name])
+            waited_s = time.monotonic() - began
+            if seen.state in (*WELL, "frozen") or (seen.status and waited_s > START_S):
+                return seen
+            if seen.state == "down":
+                raise CommandError(self._ended(name))
+            if waited_s > WHOLE_S:
+                raise CommandError(f"{name} does not answer after {WHOLE_S:.0f} s; see {self.log(name)}")
+            time.sleep(0.05)
+
+    def _check_ground(self) -> None:
+        """Raises CommandError: what every member needs does not run."""
+        if not self.running and self.etcd is not None:
+            raise CommandError(self.advice())
+        if self.etcd is not None and not self._runs(ETCD):
+            raise CommandError(
+                f"etcd does not run, and without it nobody leads; start everything: {self.call('up')}"
+            )
+        if self.control is not None and not self._runs(LINKS):
+            raise CommandError(f"the proxies do not run; start everything: {self.call('up')}")
+
+    def _check_ports(self, names: Iterable[str]) -> None:
+        """Raises CommandError: somebody else listens where one of these would."""
+        places: list[tuple[str, str]] = []
+        for name in names:
+            if name == ETCD:
+                own = [self.etcd.client_port, self.etcd.peer_port] if self.etcd is not None else []
+                places += [(name, f"{HOST}:{port}") for port in own]
+            elif name == LINKS:
+                places += [(name, f"{HOST}:{self.control}")] if self.control is not None else []
+            else:
+                place = self.place(name)
+                places += [(name, address) for address in (place.amqp, place.admin, place.peer) if address]
+        deadline = time.monotonic() + FREE_S
+        while taken := [(name, address) for name, address in places if _taken(address)]:
+            if time.monotonic() > deadline:
+                name, address = taken[0]
+                pid = machine.listening_pid(_port(address))
+                who = f"process {pid} ({machine.command_of(pid)})" if pid is not None else "another program"
+                raise CommandError(
+                    f"{name} cannot listen on {address}, which is in use by {who}; stop that first, or make another "
+                    "cluster with --dir: the ports of this one stay as they are"
+                )
+            time.sleep(0.05)
 
     def join(self, group: str = "") -> list[str]:
         """Start one more member; of a cluster of groups: of this group, or one of each and a front. Returns their names."""
         if self.links:
-            raise CommandError("a cluster with proxies cannot grow: its links are laid", 2)
+            raise CommandError(
+                "a cluster with proxies cannot grow: its links are laid; make another one in another --dir, with more "
+                "--nodes, or without --proxies",
+                2,
+            )
         with self.alone():
+            self._check_ground()
             return self._join(group)
 
     def _join(self, group: str) -> list[str]:
@@ -757,11 +838,19 @@ class Trial:
         """Ask a member to end; whether it did as it was asked."""
         return self._running(name).stop()
 
-    def freeze(self, name: str) -> None:
-        self._running(name).signal(signal.SIGSTOP)
+    def freeze(self, name: str) -> bool:
+        """Whether it was not frozen before."""
+        process = self._running(name)
+        fresh = process.state != "frozen"
+        process.signal(signal.SIGSTOP)
+        return fresh
 
-    def thaw(self, name: str) -> None:
-        self._running(name).signal(signal.SIGCONT)
+    def thaw(self, name: str) -> bool:
+        """Whether it was frozen before."""
+        process = self._running(name)
+        frozen = process.state == "frozen"
+        process.signal(signal.SIGCONT)
+        return frozen
 
     def down(self) -> list[str]:
         """Stop everything, fronts and members first; returns the names of those that had to be killed."""
@@ -837,15 +926,23 @@ class Trial:
         """
         found = self.members.get(name) or self.fronts.get(name)
         if found is None:
-            fronts = f", and the fronts {', '.join(self.fronts)}" if self.fronts else ""
-            raise CommandError(f"there is no member {name!r}; there are {', '.join(self.members)}{fronts}", 2)
+            raise self._no_member(name)
         return found
+
+    def _no_member(self, name: str, besides: str = "") -> CommandError:
+        fronts = f", and the fronts {', '.join(self.fronts)}" if self.fronts else ""
+        return CommandError(
+            f"there is no member {name!r}; there are {', '.join(self.members)}{fronts}{besides}", 2
+        )
 
     def _running(self, name: str) -> Process:
         if name != ETCD or self.etcd is None:
             self.place(name)
         if not self._runs(name):
-            raise CommandError(f"{name} is not running; start it with 'tidemark cluster start {name}'")
+            if not self.running:
+                raise CommandError(f"{name} is not running: {self.advice()}")
+            words = "up" if name == ETCD else f"start {name}"
+            raise CommandError(f"{name} is not running; start it: {self.call(words)}")
         return self.processes[name]
 
     @property
@@ -885,8 +982,10 @@ class Trial:
         return process is not None and not process.wait_gone(0)
 
     def _launch(self, name: str, settings: Mapping[str, str] = {}) -> None:
+        log = self.log(name)
+        self.log_starts[name] = log.stat().st_size if log.exists() else 0
         with unbroken():
-            self._note(name, launch(self._command(name, settings), self.log(name), detached=self.detached))
+            self._note(name, launch(self._command(name, settings), log, detached=self.detached))
 
     def _note(self, name: str, process: Process) -> None:
         """Write down that it runs."""
@@ -936,37 +1035,64 @@ class Trial:
 
     def cut(self, one: str, other: str, *, one_way: bool = False) -> dict[str, Any]:
         """Let nothing through from one to the other, and back unless `one_way`; names of members, or etcd."""
-        answer = self._order({"do": "cut", "from": self._end(one), "to": self._end(other)})
+        self._check_link(one, other)
+        answer = self._order({"do": "cut", "from": one, "to": other})
         return answer if one_way else self._order({"do": "cut", "from": other, "to": one})
 
     def slow(self, one: str, other: str, ms: int) -> dict[str, Any]:
         """Let everything between two arrive so much later, in both directions."""
-        self._order({"do": "slow", "from": self._end(one), "to": self._end(other), "ms": ms})
+        self._check_link(one, other)
+        self._order({"do": "slow", "from": one, "to": other, "ms": ms})
         return self._order({"do": "slow", "from": other, "to": one, "ms": ms})
 
     def heal(self) -> dict[str, Any]:
         """Everything goes through again, at once."""
         return self._order({"do": "heal"})
 
-    def _end(self, name: str) -> str:
-        if name != ETCD:
-            self.place(name)
-        return name
+    def hurt(self) -> dict[str, Any] | None:
+        """What is cut and slowed now; None if nobody can say."""
+        if self.control is None or not self._runs(LINKS) or LINKS in self.frozen:
+            return None
+        try:
+            return self._answer(self.control, {"do": "look"})
+        except (OSError, ValueError):
+            return None
 
-    def _order(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _check_link(self, one: str, other: str) -> None:
+        """Raises CommandError: there is no such link, or no proxy on it."""
+        for name in (one, other):
+            if name not in (ETCD, *self.members, *self.fronts):
+                raise self._no_member(name, f", and {ETCD}")
+        if one == other:
+            raise CommandError(f"{one} has no link to itself; name two", 2)
+        self._proxies()
+        if not any({link.dialler, link.target} == {one, other} for link in self.links):
+            raise CommandError(f"there is no link between {one} and {other}", 2)
+
+    def _proxies(self) -> int:
+        """Where they take commands."""
         if self.control is None:
             raise CommandError(
                 "the links of this cluster are direct; start one with 'tidemark cluster up --proxies'", 2
             )
+        return self.control
+
+    def _answer(self, control: int, command: dict[str, Any]) -> dict[str, Any]:
+        with socket.create_connection((HOST, control), ANSWER_S) as connection:
+            connection.sendall(json.dumps(command).encode() + b"\n")
+            with connection.makefile("rb") as answer:
+                found: dict[str, Any] = json.loads(answer.readline())
+                return found
+
+    def _order(self, command: dict[str, Any]) -> dict[str, Any]:
+        control = self._proxies()
+        if not self._runs(LINKS):
+            raise CommandError(f"the proxies do not run; start everything: {self.call('up')}")
         deadline = time.monotonic() + 5
         while True:
             try:
-                with socket.create_connection((HOST, self.control), 5) as connection:
-                    connection.sendall(json.dumps(command).encode() + b"\n")
-                    with connection.makefile("rb") as answer:
-                        found: dict[str, Any] = json.loads(answer.readline())
-                        return found
-            except OSError:  # it may be starting
+                return self._answer(control, command)
+            except (OSError, ValueError):  # it may be starting
                 if time.monotonic() > deadline:
                     raise CommandError(f"the proxies do not answer; see {self.log(LINKS)}") from None
                 time.sleep(0.05)
@@ -1009,20 +1135,17 @@ class Trial:
         deadline = time.monotonic() + timeout_s
         while True:
             seen = self.look(names)
-            if all(one.state in ("active", "ready", "serving") for one in seen) and self._led(seen):
+            if all(one.state in WELL for one in seen) and self._led(seen):
                 return seen
             down = [one.name for one in seen if one.state == "down"]
             if down:
-                raise CommandError(
-                    f"{down[0]} has ended; see {self.log(down[0])}:\n{self.last_words(down[0])}"
-                )
+                raise CommandError(self._ended(down[0]))
             if time.monotonic() > deadline:
-                words = ", ".join(
-                    f"{one.name} is {one.state} {one.status.get('why', '')}".strip() for one in seen
+                words = "; ".join(
+                    f"{one.name} is {one.state}: {one.status.get('why', '')}".rstrip(": ") for one in seen
                 )
-                raise CommandError(
-                    f"not all are ready after {timeout_s:.0f} s: {words}; see {self.directory}/*.log"
-                )
+                advice = self.thaw_advice() if self.frozen else f"see {self.directory}/*.log"
+                raise CommandError(f"not all are ready after {timeout_s:.0f} s: {words}. {advice}")
             time.sleep(0.05)
 
     @staticmethod
@@ -1032,11 +1155,28 @@ class Trial:
         leaders = [one.place.group for one in members if one.state == "active"]
         return sorted(leaders) == sorted({one.place.group for one in members})
 
+    def _ended(self, name: str) -> str:
+        return f"{name} has ended; see {self.log(name)}:\n{self.last_words(name)}"
+
     def last_words(self, name: str, count: int = 5) -> str:
+        """The end of its log, as far as it is of the process that this call has started."""
         try:
-            return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-count:])
+            text = self.log(name).read_bytes()[self.log_starts.get(name, 0) :].decode(errors="replace")
         except OSError:
             return ""
+        return "\n".join(text.splitlines()[-count:])
+
+
+def _taken(address: str) -> bool:
+    """Whether somebody listens there."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as problem:
+            return problem.errno == errno.EADDRINUSE
+        return False
 
 
 # Directories -------------------------------------------------------------------------------------------------------
