@@ -23,7 +23,7 @@ from tidemark.cli import CommandError
 from tidemark.cli.output import show
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from tidemark.cli.load import Result
     from tidemark.cli.trial import Mode as ModeName
@@ -43,9 +43,6 @@ SLOW_MS_MAX = 60_000
 WATCH_S = 0.5
 UP_COLUMNS = ("name", "state", "amqp", "admin", "peer", "pid")
 GROUP_MODES = ("standby", "chain")
-STATUS_COLUMNS = (
-    "name", "state", "epoch", "leader", "ready", "catalog", "journal", "lag", "connections", "pid", "why",
-)  # fmt: skip
 
 Directory = Annotated[
     Path, typer.Option("--dir", envvar="TIDEMARK_TRIAL_DIR", help="Directory of the cluster.")
@@ -175,11 +172,21 @@ def up(
             print(_hints(trial))
         if foreground:
             try:
-                _watch(trial)
+                if sys.stdout.isatty():
+                    _watch(trial.directory)
+                else:
+                    _stay()
             finally:
                 if trial.is_here:  # another call may have removed it
                     with trial.alone():
                         trial.down()
+
+
+def _stay() -> None:
+    """Until Ctrl-C: nobody is there who could look."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(WATCH_S)
 
 
 @contextlib.contextmanager
@@ -311,92 +318,40 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What every member and front is, as it says itself: state, epoch, leader, ends of its logs, lag, connections."""
-    trial = _load(directory)
-    if watch and not as_json:
-        _watch(trial)
+    """What every member and front is, as it says itself: state, role, epoch, leader, ends of its logs, lag, connections; and
+    which links are cut or slow."""
+    from tidemark.cli.cluster_status import show as show_status
+
+    if watch and not as_json and sys.stdout.isatty():
+        _watch(directory)
         return
-    while True:
-        show(_rows(trial.look()), _columns(trial), as_json=as_json)
-        if not watch:
-            return
-        time.sleep(WATCH_S)
+    with contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext():
+        show_status(_load(directory), as_json=as_json)
+        while watch:
+            time.sleep(WATCH_S)
+            if not as_json:
+                print()
+            show_status(_load(directory), as_json=as_json)
 
 
-def _rows(seen: list[Seen]) -> list[dict[str, Any]]:
-    """One row a member. Its lag is what the leader has in its journal and it has not on its disk, in records."""
-    rows = []
-    for one in seen:
-        status, mine, furthest = one.status, one.end(), _furthest(seen, one)
-        ready = status.get("ready")
-        durable = status.get("durable") or {}
-        rows.append(
-            {
-                "name": one.name,
-                "group": None if one.is_front else one.place.group,
-                "state": one.state,
-                "epoch": status.get("epoch"),
-                "leader": status.get("leader"),
-                "ready": one.name in ready if isinstance(ready, list) else None,
-                "catalog": durable.get("catalog"),
-                "journal": mine,
-                "lag": max(0, furthest - mine) if furthest is not None and mine is not None else None,
-                "connections": status.get("connections"),
-                "pid": one.pid,
-                "why": status.get("why") or None,
-                **({"status": status} if status else {}),
-            }
-        )
-    return rows
-
-
-def _furthest(seen: list[Seen], member: Seen) -> int | None:
-    """How far the journal of whoever leads this one's group goes; of the furthest if nobody does."""
-    mine = [one for one in seen if one.place.group == member.place.group and not one.is_front]
-    leading = [one for one in mine if one.state in ("active", "recovering")]
-    return max((end for one in leading[-1:] or mine if (end := one.end("ends")) is not None), default=None)
-
-
-def _columns(trial: Trial) -> tuple[str, ...]:
-    return ("name", "group", *STATUS_COLUMNS[1:]) if trial.groups else STATUS_COLUMNS
-
-
-def _watch(trial: Trial) -> None:
+def _watch(directory: Path) -> None:
+    """Show it in a terminal, always at the same place, until Ctrl-C."""
+    from rich.console import Console
     from rich.live import Live
 
-    try:
-        columns = _columns(trial)
-        with Live(_drawn(_rows(trial.look()), columns), auto_refresh=False) as live:
-            while True:
-                time.sleep(WATCH_S)
-                # Members are killed and started by other calls meanwhile.
-                trial.processes = _load(trial.directory).processes
-                live.update(_drawn(_rows(trial.look()), columns), refresh=True)
-    except KeyboardInterrupt:
-        return
+    from tidemark.cli.cluster_status import drawn, rows
 
+    console = Console(highlight=False)
 
-COLOURS = {
-    "active": "bold green",
-    "ready": "green",
-    "serving": "green",
-    "catch-up": "yellow",
-    "recovering": "yellow",
-}
+    def look() -> Group:
+        # Members are killed, started and joined by other calls meanwhile.
+        trial = _load(directory)
+        return drawn(trial, *rows(trial), console.width)
 
-
-def _drawn(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    from tidemark.cli.output import cell
-
-    drawn = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        texts = [Text(cell(row[column])) for column in columns]
-        texts[columns.index("state")].stylize(COLOURS.get(row["state"], "red"))
-        drawn.add_row(*texts)
-    return drawn
+    with contextlib.suppress(KeyboardInterrupt), Live(look(), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_S)
+            live.update(look(), refresh=True)
 
 
 # One member --------------------------------------------------------------------------------------------------------
@@ -501,12 +456,9 @@ def heal(directory: Directory = DIRECTORY) -> None:
 
 
 def _say_links(links: dict[str, Any]) -> None:
-    for sender, receiver in links["cut"]:
-        print(f"{sender} → {receiver}  cut")
-    for sender, receiver, ms in links["slow"]:
-        print(f"{sender} → {receiver}  {ms} ms later")
-    if not links["cut"] and not links["slow"]:
-        print("all links are whole")
+    from tidemark.cli.cluster_status import hurt
+
+    print("\n".join(hurt(links)) or "all links are whole")
 
 
 # Load --------------------------------------------------------------------------------------------------------------

@@ -628,6 +628,11 @@ class Trial:
         return [place.amqp for place in (self.fronts or self.members).values()]
 
     @property
+    def names(self) -> list[str]:
+        """Of all members, those of a group together, and fronts."""
+        return [*(name for group in self.groups or (MAIN,) for name in self.of(group)), *self.fronts]
+
+    @property
     def nodes(self) -> int:
         return len(self.fronts or self.members)
 
@@ -1100,8 +1105,8 @@ class Trial:
     # Looking ---------------------------------------------------------------------------------
 
     def look(self, names: Iterable[str] | None = None) -> list[Seen]:
-        """How the members and fronts are, all asked at the same moment."""
-        wanted = list((*self.members, *self.fronts) if names is None else names)
+        """How the members, those of a group together, and then the fronts are, all asked at the same moment."""
+        wanted = list(names) if names is not None else self.names
         with ThreadPoolExecutor(len(wanted)) as pool:
             seen = list(pool.map(self._see, wanted))
         for group in self.groups or (MAIN,):

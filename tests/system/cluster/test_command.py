@@ -77,6 +77,7 @@ def test_a_cluster_is_started_hurt_watched_and_stopped_by_hand(shell: Shell) -> 
     assert text.startswith("name") and text.count("ready") >= 2 and "active" in text and "Try it" in text
     rows = shell.rows()
     assert [row["name"] for row in rows] == ["n1", "n2", "n3"]
+    assert sorted(row["role"] for row in rows) == ["backup", "backup", "leader"]
     assert {row["lag"] for row in rows} == {0} and len({row["epoch"] for row in rows}) == 1
 
     load = subprocess.Popen(
@@ -117,6 +118,10 @@ def test_links_can_be_cut_slowed_and_healed_by_hand(shell: Shell) -> None:
     wait_until("it is left out", lambda: shell.states()[backup] != "ready")
     shell.run("cut", backup, "etcd")
     assert "ms later" in shell.run("slow", leader, backup, "5")
+    hurt = {row["name"]: row["links"] for row in shell.rows()}
+    assert {"from": backup, "to": "etcd", "cut": True} in hurt[backup]
+    assert {"from": leader, "to": backup, "later_ms": 5} in hurt[leader]
+    assert f"{leader} → {backup}  5 ms later" in shell.run("status").splitlines()
     assert shell.run("heal") == "all links are whole\n"
     wait_until("it is back", lambda: shell.states()[backup] == "ready")
 

@@ -74,6 +74,7 @@ def toys(
     monkeypatch.setattr(trials, "ask_front", lambda _: {"state": "serving"})
     monkeypatch.setattr(trials, "etcd_program", lambda: "etcd")
     monkeypatch.setattr(Etcd, "healthy", lambda _: True)
+    monkeypatch.setattr(Trial, "spread", lambda _: None)
     try:
         yield made
     finally:
