@@ -163,7 +163,8 @@ def unbroken() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    before = {number: signal.signal(number, lambda one, _: came.append(one)) for number in ENDING}
+    handled = [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, lambda one, _: came.append(one)) for number in handled}
     try:
         yield
     finally:
@@ -825,6 +826,11 @@ class Trial:
         else:
             node = f"n{max(len(self.of(each)) for each in self.groups) + 1}"
             new = {member_name(node, each): each for each in self.groups}
+        for name in new:
+            if self.data(name).exists():
+                raise CommandError(
+                    f"{self.data(name)} is there already, and not of this cluster; move it away", 2
+                )
         ports = (f"{HOST}:{port}" for port in free_ports(3 * len(new) + 2))
         for name, each in new.items():
             self.members[name] = Place(next(ports), next(ports), next(ports), each)

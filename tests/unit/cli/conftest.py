@@ -1,11 +1,13 @@
-"""A real broker for the tests of commands, and commands run as functions."""
+"""A real broker for the tests of commands, and commands run as functions; and a cluster of processes that do nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from helpers.broker import BrokerProcess
+from unit.cli.toys import Toys, toys
 
 from tidemark.cli import main
 
@@ -50,3 +52,12 @@ def tidemark(
 def ctl(tidemark: Run) -> Run:
     """The same for `tidemark ctl …`."""
     return lambda *words, code=0: tidemark("ctl", *words, code=code)
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Toys]:
+    """`tidemark cluster …` in a directory of its own."""
+    with toys(tmp_path, monkeypatch, capsys) as made:
+        yield made

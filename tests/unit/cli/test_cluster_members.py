@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from unit.cli.toys import Toys, toys
+from unit.cli.toys import Toys
 
 from tidemark.cli import trial as trials
 from tidemark.cli.trial import Trial
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Toys]:
-    monkeypatch.setattr(trials, "START_S", 0.2)
-    monkeypatch.setattr(trials, "FREE_S", 0.1)
-    with toys(tmp_path, monkeypatch, capsys) as made:
-        yield made
 
 
 def test_each_says_what_happened(here: Toys) -> None:
@@ -125,6 +114,14 @@ def test_states_and_reasons_are_kept_apart_when_not_all_become_ready(
 
     with pytest.raises(trials.CommandError, match=r"n1 is active; n2 is joining: no link\. see /.*\.log"):
         here.trial.wait_whole(0.1)
+
+
+def test_one_that_joins_does_not_take_a_directory_of_somebody_else(here: Toys) -> None:
+    here.run("up", "--nodes", "1")
+    (here.trial.directory / "n2").mkdir()
+
+    assert "n2 is there already" in here.run("join", code=2)
+    assert list(here.trial.members) == ["n1"]
 
 
 def test_a_cluster_with_proxies_does_not_grow_and_says_what_else_to_do(here: Toys) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.cli.toys import Toys, toys
+from unit.cli.toys import Toys
 
 from tidemark.cli import cluster
 from tidemark.cli.cluster_status import drawn, facts, fitting, reasons, roles
@@ -17,14 +16,6 @@ from tidemark.cli.trial import Seen, Trial
 
 WHY = "it waits for n1, which leads in epoch 1: it may lack what was confirmed and cannot lead"
 LINKS = {"cut": [["n1", "n2"]], "slow": [["etcd", "n1", 5]]}
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Toys]:
-    with toys(tmp_path, monkeypatch, capsys) as made:
-        yield made
 
 
 def seen(trial: Trial, **states: str) -> list[Seen]:

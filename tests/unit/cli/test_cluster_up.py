@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from unit.cli.toys import GONE, Toys, toys
+from unit.cli.toys import GONE, Toys
 
 from tidemark.cli import trial as trials
 from tidemark.cli.trial import Trial
-
-
-@pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Toys]:
-    with toys(tmp_path, monkeypatch, capsys) as made:
-        yield made
 
 
 def names(directory: Path) -> set[str]:

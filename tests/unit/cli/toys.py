@@ -20,18 +20,17 @@ IDLE = ["sleep", "600"]
 class Toys:
     """Commands in a directory of their own, and the processes that they started."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.directory = directory
         self.launched: list[Process] = []
         self.says: dict[str, dict[str, Any]] = {}
         """What members say of themselves, by name; who is not here leads if it is the first, else it is ready."""
         self.commands: dict[str, list[str]] = {}
         """What runs in place of a member; `IDLE` if nothing is said."""
-        self._capture: pytest.CaptureFixture[str] | None = None
+        self._capture = capture
 
     def run(self, *words: str, code: int = 0) -> str:
         """`tidemark cluster …`; what it printed, or how it complained."""
-        assert self._capture is not None
         self._capture.readouterr()
         ended = main(["cluster", *words])
         self.printed = self._capture.readouterr()
@@ -51,8 +50,7 @@ class Toys:
 def toys(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Toys]:
-    made = Toys(directory)
-    made._capture = capsys
+    made = Toys(directory, capsys)
     launch = trials.launch
 
     def launch_toy(command: list[str], log: Path, *, detached: bool) -> Process:
@@ -75,6 +73,8 @@ def toys(
     monkeypatch.setattr(trials, "etcd_program", lambda: "etcd")
     monkeypatch.setattr(Etcd, "healthy", lambda _: True)
     monkeypatch.setattr(Trial, "spread", lambda _: None)
+    monkeypatch.setattr(trials, "START_S", 0.2)
+    monkeypatch.setattr(trials, "FREE_S", 0.1)
     try:
         yield made
     finally:
