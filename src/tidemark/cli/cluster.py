@@ -112,7 +112,8 @@ def up(
     """Start an etcd and some brokers, and wait until one leads and the others are ready.
 
     They run in the background; 'tidemark cluster down' stops them. What they hold stays in the directory: 'up' again
-    starts the same cluster.
+    starts the same cluster. If it fails or is interrupted, what it started is stopped. A directory that holds something
+    else is refused.
 
     With --group main=standby --group fast=chain there are members main-n1, main-n2, … and fast-n1, fast-n2, …, and fronts
     n1, n2, …, which clients connect to. At first the k-th group is led on node k. --chains 3 is --group s1=chain
@@ -170,6 +171,7 @@ def up(
         show([_up_row(one) for one in seen], UP_COLUMNS, as_json=as_json)
         if not as_json:
             print(_hints(trial))
+        sys.stdout.flush()  # --foreground stays
         if foreground:
             try:
                 if sys.stdout.isatty():
@@ -475,7 +477,7 @@ def load(
 
     Prints a line a second: how many are confirmed, and the longest time in that second between two confirms, or for how long
     the next one has been waited for. In the end every number must be there once and in order; exit 1 if not. Ctrl-C ends it
-    and has all read back; while nobody answers, and the second time, it ends without.
+    and has all read back; given again, or while nothing runs that could answer, it ends without that.
 
     In a cluster of several groups a durable queue of each group is written to instead, through the fronts, with AMQP. What
     had to be sent again may be there twice.
