@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -80,7 +81,7 @@ def test_a_load_has_a_line_a_second_also_while_it_stands_still(
 
     assert result.good and result.longest_gap_ms > 2000
     lines = capsys.readouterr().out.splitlines()
-    assert [int(line.split()[0]) for line in lines[:3]] == [1, 2, 3]
+    assert len(lines) >= 3 and all(" s  confirmed " in line for line in lines), lines
     assert any(" waiting " in line for line in lines), lines
 
 
@@ -90,11 +91,11 @@ def test_a_load_that_waits_for_a_first_answer_says_so_and_ends_at_once(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         made = StreamLoad(f"tidemark://127.0.0.1:{silent.getsockname()[1]}/", "numbers")
         running = Running(made)
-        time.sleep(1.3)
+        time.sleep(1.5)
         result = running.end(1)
 
     assert result.confirmed == 0 and result.missing is None
-    assert "waiting 1.0 s for a member that takes a connection" in capsys.readouterr().err
+    assert re.search(r"waiting 1\.\d s for a member that takes a connection", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("times", [1, 2])
