@@ -12,10 +12,12 @@ only read: they stay for as long as the node does, whoever leads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tidemark.cluster.chain.mode import tails_from
 from tidemark.cluster.config import ClusterConfig
@@ -48,6 +50,9 @@ from tidemark.store.journal import RecoveryReport
 from tidemark.wire.peer.handshake import Client, LinkKind
 from tidemark.wire.peer.wiring import Elsewhere, Greeting
 
+if TYPE_CHECKING:
+    from tidemark.runtime.membership.etcd import EtcdMembership
+
 BEAT_S = 0.05
 PATIENCE_S = 3.0
 """How long a command waits for a member that reads its store again."""
@@ -71,6 +76,7 @@ class MemberServer(Server):
         self.role_changed = asyncio.Event()
         """Set for a moment whenever it does."""
         self._membership: Membership
+        self._etcd: EtcdMembership | None = None
         self._external: ExternalMembership | None = None
         """The same, if an operator or a resource manager decides who leads."""
         self._routes = dict(_route(entry) for entry in config.cluster.peers)
@@ -126,7 +132,7 @@ class MemberServer(Server):
             )
         else:
             self.peers.surveyed = self._surveyed
-            self._membership = _etcd(cluster, self._own_facts, self, self.log)
+            self._membership = self._etcd = _etcd(cluster, self._own_facts, self, self.log)
         self._membership.start()
 
     def _assemble(self, apart: Forked, now_ms: int) -> RecoveryReport:
@@ -495,6 +501,7 @@ class MemberServer(Server):
     async def _ask_all(self, names: set[Name]) -> dict[Name, MemberFacts | NotAnswered]:
         if self._external is not None:
             return await self._external.compare()
+        self._find(names)
         own = Told(self._own_facts(), None)
 
         async def ask(name: Name) -> MemberFacts | NotAnswered:
@@ -507,6 +514,13 @@ class MemberServer(Server):
         ordered = sorted(names)
         found = await asyncio.gather(*(ask(name) for name in ordered))
         return dict(zip(ordered, found, strict=True))
+
+    def _find(self, names: set[Name]) -> None:
+        """Learn where those listened that went before this process began: they may stand still, and be there."""
+        for name in names - self.peers.addresses.keys():
+            if self._etcd is not None and (known := self._etcd.addresses.get(name)):
+                with contextlib.suppress(ConfigError):
+                    self.peers.known(name, parse_address("peer", known))
 
     def _surveyed(self, peer: Name) -> asyncio.BaseProtocol:
         """A member wants to know how far our store goes."""
@@ -630,7 +644,7 @@ def role_of(name: Name, ready: tuple[Name, ...], cluster: ClusterConfig) -> str:
 
 def _etcd(
     cluster: ClusterConfig, facts: Callable[[], MemberFacts], events: MembershipEvents, log: Log
-) -> Membership:
+) -> EtcdMembership:
     # What it needs to talk to an etcd takes a while to import, and not everybody has one.
     from tidemark.runtime.membership.etcd import EtcdMembership
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from system.cluster.cluster import Cluster, Publisher, Watch, drained, fresh, wa
 from system.cluster.test_external import External
 
 pytestmark = pytest.mark.timeout(120)
+
+GONE_S = 3.0
+"""By then a lease has ended."""
 
 
 @pytest.fixture
@@ -124,7 +128,8 @@ def test_while_a_ready_member_is_there_nothing_is_given_up(founded: Cluster) -> 
     "founded", [("etcd", "standby"), ("external", "standby")], indirect=True, ids="-".join
 )
 def test_a_ready_member_that_stands_still_is_not_given_up(founded: Cluster) -> None:
-    """Its lease has run out, and nobody hears of it: but its process is there, and so is its store."""
+    """Its lease has run out before the others start, so they never heard of it: but its process is there, and so is its
+    store."""
     cluster = founded
     leader = cluster.leader
     queue = fresh("still")
@@ -138,6 +143,7 @@ def test_a_ready_member_that_stands_still_is_not_given_up(founded: Cluster) -> N
     with Publisher(cluster, queue, first=(leader,)) as alone:
         alone.await_more(10)
     cluster.freeze(leader)
+    time.sleep(GONE_S)
     name, *_ = others = [one for one in cluster.names if one != leader]
     cluster.restart(*others)
     for one in others:

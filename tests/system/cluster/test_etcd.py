@@ -157,6 +157,16 @@ async def test_a_member_that_leaves_is_gone_at_once_and_one_that_dies_when_its_l
 
 
 @in_loop
+async def test_where_a_member_listened_is_known_when_it_is_gone(etcd: Etcd) -> None:
+    """Whether its process is still there can be asked by somebody who starts afterwards."""
+    async with seats("a", etcd.endpoint) as [a]:
+        await eventually(lambda: a.leased)
+    async with seats("bc", etcd.endpoint) as [b, c]:
+        await eventually(lambda: names_here(b) == {"b", "c"})
+        await eventually(lambda: b.etcd.addresses == {one.name: one.facts.peer for one in (a, b, c)})
+
+
+@in_loop
 async def test_a_member_whose_lease_was_taken_away_registers_anew(etcd: Etcd) -> None:
     async with seats("ab", etcd.endpoint) as (a, b):
         await eventually(lambda: names_here(a) == {"a", "b"} and b.leases)

@@ -1,8 +1,9 @@
 """Members, leases and views in an etcd, through its JSON gateway (`http.py`).
 
     /tidemark/CLUSTER/members/NAME    what a member says about itself; bound to its lease, so it goes when the member does
+    /tidemark/CLUSTER/addresses/NAME  where it listens for other members; stays when it goes
     /tidemark/CLUSTER/view            the view; changed only by a transaction that compares its revision first
-    /tidemark/CLUSTER/groups/GROUP/   the same two of another group of the cluster (`ClusterConfig.identity`), nothing to this one
+    /tidemark/CLUSTER/groups/GROUP/   the same three of another group of the cluster (`ClusterConfig.identity`), nothing to this one
 
 A *session* with one of the endpoints registers the member, reads everything at one moment and then watches what
 changes, while the lease is renewed three times in its life. When the endpoint does not answer the next one is tried; the lease
@@ -82,6 +83,9 @@ class EtcdMembership:
         self._prefix = f"/tidemark/{cluster}/"
         self._view_key = self._prefix + "view"
         self._members_prefix = self._prefix + "members/"
+        self._addresses_prefix = self._prefix + "addresses/"
+        self.addresses: dict[Name, str] = {}
+        """Where members listened when they were last here."""
         self._endpoints = [one if "://" in one else f"http://{one}" for one in endpoints]
         self._facts = facts
         self._events = events
@@ -185,6 +189,8 @@ class EtcdMembership:
                 {"request_put": _put(self._members_prefix + own.name, encode_member(own), self._lease_id)},
                 {"request_range": _range(self._members_prefix, prefix=True)},
                 {"request_range": _range(self._view_key)},
+                {"request_put": _put(self._addresses_prefix + own.name, own.peer)},
+                {"request_range": _range(self._addresses_prefix, prefix=True)},
             ]
         }
         known = self._revision
@@ -195,7 +201,9 @@ class EtcdMembership:
             self._revision, self._view_revision = revision, -1
         # A proposal that was answered meanwhile is newer than what was read here.
         self._revision = max(self._revision, revision)
-        _, members, view = (next(iter(one.values())) for one in answer["responses"])
+        _, members, view, _, addresses = (next(iter(one.values())) for one in answer["responses"])
+        for row in addresses.get("kvs", []):
+            self.addresses[_name(row["key"], self._addresses_prefix)] = _decoded(row)
         self._snapshot(members.get("kvs", []))
         self._saw_view_of(view.get("kvs", []), revision)
         self._here()
@@ -282,6 +290,8 @@ class EtcdMembership:
                 raise _LeaseLost
             else:
                 self._gone(name)
+        elif key.startswith(self._addresses_prefix) and not deleted:
+            self.addresses[key.removeprefix(self._addresses_prefix)] = _decoded(row)
 
     def _came(self, name: Name, value: bytes) -> None:
         if self._members.get(name) == value:
@@ -453,6 +463,10 @@ def _encoded(text: str) -> str:
 
 def _name(key: str, prefix: str) -> Name:
     return base64.b64decode(key).decode().removeprefix(prefix)
+
+
+def _decoded(row: dict[str, Any]) -> str:
+    return base64.b64decode(row.get("value", "")).decode()
 
 
 def _put(key: str, value: str, lease: str | None = None) -> dict[str, Any]:
