@@ -86,8 +86,6 @@ class Operator(Commands):
         self.founder = self.dice.choice(list(world.machines))
         self.relies_until_us = 0
         self._may_lead: dict[Name, int] = {}
-        self._refused = False
-        """The one that founds the cluster has refused to."""
         self._patient_until_us = 0
         world.timeline.after(LOOK_US, self._look_again)
 
@@ -136,8 +134,7 @@ class Operator(Commands):
         """One member, and always the same one, until it leads."""
         machine = self.world.machines[self.founder]
         if self._answers(machine):
-            # It may have ended between its view and its store: then it asks for these words, and nothing can be lost yet.
-            self.promote(machine, named=self._refused, accept_loss=self._refused)
+            self.promote(machine)
 
     def _may_promote(self, machine: Machine) -> bool:
         """Whether it is told by somebody if it was left out."""
@@ -170,18 +167,17 @@ class Operator(Commands):
 
     # Commands ------------------------------------------------------------------------------------------------------
 
-    def promote(self, machine: Machine, *, named: bool = False, accept_loss: bool = False) -> None:
+    def promote(self, machine: Machine) -> None:
         if not self.world.up_to_date(machine.name):
             self.rely(ANSWER_US)
             self.world.count("promoted without knowing the view")
         self._may_lead[machine.name] = machine.life
-        self.ask(machine, "promote", self._promoted, machine.name if named else "", accept_loss=accept_loss)
+        self.ask(machine, "promote", self._promoted)
 
     def _promoted(self, machine: Machine, answer: Answer) -> None:
         now_us = self.world.timeline.now_us
         self.relies_until_us = min(self.relies_until_us, now_us + RELY_US)
         self.world.count("promotions done" if answer.done else "promotions refused")
-        self._refused = not answer.done
         if answer.done:
             self._patient_until_us = now_us + BEGIN_US
         elif self._may_lead.get(machine.name) == machine.life and machine.member.mode.state not in LEADS:

@@ -319,6 +319,15 @@ def acts_on_an_older_view(set_: Set) -> None:
     set_(Replica, "_is_older", lambda *_: False)
 
 
+def trusts_a_view_from_before_it_was_emptied(set_: Set) -> None:
+    """A store that its leader fills is whole by any view that calls its member ready, also one that is late."""
+
+    def counts(self: Replica, view: View) -> bool:
+        return self.me in view.ready and (self._whole or self._source.vouched)
+
+    set_(Replica, "_counts_on_us", counts)
+
+
 def lets_anybody_found_the_cluster_again(set_: Set) -> None:
     """When the view that holds is kept nowhere, whoever is promoted first leads, whatever the others have."""
     set_(Stock, "objection_to_founding", lambda *_, **__: None)
@@ -568,10 +577,17 @@ PLANTED: dict[str, Plant] = {
         ("brought back, and nobody leads anew", "brought back from a copy, and is replaced"),
         *_both(20, about="etcd_brought_back,kill,isolate"),
     ),
+    "late-view": _plant(
+        "an emptied store is called full by a view from before",
+        trusts_a_view_from_before_it_was_emptied,
+        ("was emptied and is ready with", BEHIND),
+        *_both(20, about="refill,isolate,kill,slow"),
+        *_both(30, about="refill,isolate,kill,slow", provider=EXTERNAL),
+    ),
     "any-founder": _plant(
         "a member is promoted though another has more, when the view is lost",
         lets_anybody_found_the_cluster_again,
-        (BEHIND, LOST),
+        (BEHIND, LOST, "was emptied and is ready with"),
         *_both(30, about="etcd_brought_back,lose_power"),
     ),
     "unasked": _plant(
