@@ -1,7 +1,7 @@
 """`make test`: all stages, two lanes.
 
 What needs the machine's attention (real processes, time-outs, Spark) runs one stage after the other in front. What only
-needs CPU (simulation, plain twins, permissions, packaging, fuzzing) runs beside it at the lowest priority, on whatever the front leaves idle;
+needs CPU (machines, simulation, plain twins, permissions, packaging, fuzzing) runs beside it at the lowest priority, on whatever the front leaves idle;
 its output is shown when a stage is done. Every stage is run, whatever fails before it, and the end says which failed and
 with which command to run one alone.
 
@@ -50,7 +50,12 @@ TWINS = ("broker", "frontend", "member", "model", "node", "runtime", "store", "w
 """Parts with compiled modules, or that stand on them."""
 FUZZ_S = os.environ.get("TIDEMARK_FUZZ_SECONDS", "60")
 STAGES = (
-    Stage("unit", (*PYTEST, "tests/unit", "tests/contract", "tests/arch", *TWO), "machines, and all that implement an interface"),
+    Stage(
+        "unit",
+        (*PYTEST, "tests/unit", "tests/contract", "tests/arch", *TWO, *BEHIND),
+        "machines, and all that implement an interface",
+        behind=True,
+    ),
     Stage("interop", (*PYTEST, "tests/interop", "tests/client", *FILES), "ordinary clients, and ours"),
     Stage("web", (*PYTEST, "tests/web"), "the page, in a real browser"),
     Stage(
