@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from unit.cli.toys import Toys
 
-from tidemark.cli import trial as trials
+from tidemark.cli import CommandError
 from tidemark.cli.trial import Trial
 
 
@@ -112,7 +112,7 @@ def test_states_and_reasons_are_kept_apart_when_not_all_become_ready(
     here.run("up", "--nodes", "2")
     here.says["n2"] = {"state": "joining", "why": "no link"}
 
-    with pytest.raises(trials.CommandError, match=r"n1 is active; n2 is joining: no link\. see /.*\.log"):
+    with pytest.raises(CommandError, match=r"n1 is active; n2 is joining: no link\. see /.*\.log"):
         here.trial.wait_whole(0.1)
 
 
@@ -152,7 +152,7 @@ def test_links_that_there_are_not_are_refused(here: Toys, words: list[str], sent
 def test_members_of_different_groups_have_no_link(tmp_path: Path) -> None:
     trial = Trial.create(tmp_path, nodes=1, proxies=True, groups={"main": "standby", "fast": "chain"})
 
-    with pytest.raises(trials.CommandError, match="no link between main-n1 and fast-n1"):
+    with pytest.raises(CommandError, match="no link between main-n1 and fast-n1"):
         trial.cut("main-n1", "fast-n1")
 
 

@@ -7,10 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from unit.cli.toys import GONE, Toys
+from unit.cli.toys import GONE, Toys, everywhere
 
-from tidemark.cli import trial as trials
-from tidemark.cli.trial import Trial
+from tidemark.cli.trial import Process, Trial, alone, cluster, directory
 
 
 def names(directory: Path) -> set[str]:
@@ -151,15 +150,15 @@ def test_up_again_takes_the_same_options_and_no_others(here: Toys) -> None:
 def test_a_first_start_that_is_interrupted_stops_all_that_it_started_and_leaves_nothing(
     here: Toys, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int, after: int
 ) -> None:
-    launch = trials.launch
+    launch = cluster.launch
 
-    def launch_and_interrupt(command: list[str], log: Path, *, detached: bool) -> trials.Process:
+    def launch_and_interrupt(command: list[str], log: Path, *, detached: bool) -> Process:
         process = launch(command, log, detached=detached)
         if len(here.launched) == after + 1:
             os.kill(os.getpid(), number)  # before anybody could write it down
         return process
 
-    monkeypatch.setattr(trials, "launch", launch_and_interrupt)
+    everywhere(monkeypatch, "launch", launch_and_interrupt)
 
     if number is signal.SIGINT:
         here.run("up", code=code)
@@ -174,13 +173,13 @@ def test_a_first_start_that_is_interrupted_stops_all_that_it_started_and_leaves_
 
 def test_each_process_is_written_down_as_it_starts(here: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
     known: list[list[str]] = []
-    launch = trials.launch
+    launch = cluster.launch
 
-    def launch_and_look(command: list[str], log: Path, *, detached: bool) -> trials.Process:
+    def launch_and_look(command: list[str], log: Path, *, detached: bool) -> Process:
         known.append(here.trial.running)
         return launch(command, log, detached=detached)
 
-    monkeypatch.setattr(trials, "launch", launch_and_look)
+    everywhere(monkeypatch, "launch", launch_and_look)
 
     here.run("up", "--nodes", "2", "--proxies")
 
@@ -200,9 +199,9 @@ def test_two_calls_at_once_lose_no_process(here: Toys) -> None:
 
 
 def test_while_one_call_starts_things_another_one_waits(here: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "ALONE_S", 0.1)
+    monkeypatch.setattr(directory, "ALONE_S", 0.1)
     here.run("up", "--nodes", "1")
-    with trials.alone(here.trial.directory):
+    with alone(here.trial.directory):
         assert "another 'tidemark cluster' starts or stops something" in here.run("down", code=1)
     here.run("down", "--remove")
 

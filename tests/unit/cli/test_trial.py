@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.cli import CommandError
-from tidemark.cli import trial as trials
-from tidemark.cli.trial import ETCD, Trial
+from tidemark.cli.trial import ETCD, Trial, free_ports, processes
 
 GROUPS = {"main": "standby", "fast": "chain"}
 
@@ -60,9 +59,9 @@ def test_proxies_lie_between_members_of_a_group_and_before_all_that_a_front_dial
 
 
 def test_no_port_is_given_twice_though_nobody_listens_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "PORTS", range(20_000, 20_060))
-    monkeypatch.setattr(trials, "_given", set())
+    monkeypatch.setattr(processes, "PORTS", range(20_000, 20_060))
+    monkeypatch.setattr(processes, "_given", set())
 
-    first, second = trials.free_ports(20), trials.free_ports(20)
+    first, second = free_ports(20), free_ports(20)
 
     assert not set(first) & set(second)

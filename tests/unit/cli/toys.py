@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 
 from tidemark.cli import main
-from tidemark.cli import trial as trials
-from tidemark.cli.trial import Etcd, Process, Trial
+from tidemark.cli.trial import Etcd, Process, Trial, asking, cluster, etcd, processes
 
 GONE = ["true"]
 IDLE = ["sleep", "600"]
+
+
+def everywhere(monkeypatch: pytest.MonkeyPatch, name: str, value: object) -> None:
+    """In every part of a trial that uses it."""
+    for part in (asking, cluster, etcd, processes):
+        if hasattr(part, name):
+            monkeypatch.setattr(part, name, value)
 
 
 class Toys:
@@ -51,7 +57,7 @@ def toys(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Toys]:
     made = Toys(directory, capsys)
-    launch = trials.launch
+    launch = processes.launch
 
     def launch_toy(command: list[str], log: Path, *, detached: bool) -> Process:
         process = launch(made.commands.get(log.stem, IDLE), log, detached=detached)
@@ -67,14 +73,14 @@ def toys(
 
     monkeypatch.chdir(directory)
     monkeypatch.delenv("TIDEMARK_TRIAL_DIR", raising=False)
-    monkeypatch.setattr(trials, "launch", launch_toy)
-    monkeypatch.setattr(trials, "ask", ask)
-    monkeypatch.setattr(trials, "ask_front", lambda _: {"state": "serving"})
-    monkeypatch.setattr(trials, "etcd_program", lambda: "etcd")
+    everywhere(monkeypatch, "launch", launch_toy)
+    everywhere(monkeypatch, "ask", ask)
+    everywhere(monkeypatch, "ask_front", lambda _: {"state": "serving"})
+    everywhere(monkeypatch, "etcd_program", lambda: "etcd")
     monkeypatch.setattr(Etcd, "healthy", lambda _: True)
     monkeypatch.setattr(Trial, "spread", lambda _: None)
-    monkeypatch.setattr(trials, "START_S", 0.2)
-    monkeypatch.setattr(trials, "FREE_S", 0.1)
+    everywhere(monkeypatch, "START_S", 0.2)
+    everywhere(monkeypatch, "FREE_S", 0.1)
     try:
         yield made
     finally:

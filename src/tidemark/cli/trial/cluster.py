@@ -1,358 +1,63 @@
-"""A cluster on this machine, to try things with: an etcd, some brokers, fronts if there are several groups, and proxies on
-their links if wanted.
-
-The nodes of a trial stand for machines: n1, n2, … A cluster of one group has a member on each, with the node's name. One of
-several groups has on each node a member of every group, GROUP-NODE (fast-n2), and a front with the node's name.
-
-A trial lives in a directory: `cluster.json` says what belongs to it and which processes run, each member has its
-data and its log beside it. Whoever loads the directory can kill, freeze and start members; nobody has to stay.
-Each process is written down as it starts, so none is ever left that a later call does not know. Calls that start or stop
-things do so one after the other (`alone`).
-Ports are chosen once, outside the range that the system gives to outgoing connections, so that a member which
-starts again finds its own free.
-
-Invariant: a process is only ever signalled while its start time is the one that was noted when it was started, and
-nothing is deleted that was not written here.
-"""
+"""A cluster on this machine: what belongs to it, what runs, and what is done to it."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import errno
-import fcntl
-import http.client
 import json
 import os
-import random
 import secrets
 import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict, Unpack
 
-import tidemark
 from tidemark.cli import CommandError, proxy
-from tidemark.cli.api import Api, path
-from tidemark.cli.connection import FIRST_PASSWORD, FIRST_USER
 from tidemark.cli.proxy import Link
+from tidemark.cli.trial.asking import ANSWER_S, ask, ask_front, tell
+from tidemark.cli.trial.directory import (
+    NEW_STATE_FILE,
+    STATE_FILE,
+    alone,
+    cannot_delete,
+    check_room,
+    no_room,
+    reason,
+)
+from tidemark.cli.trial.etcd import Etcd, etcd_answers, etcd_program
+from tidemark.cli.trial.members import Place, Seen, member_name
+from tidemark.cli.trial.processes import HOST, Process, free_ports, is_taken, launch, unbroken
 from tidemark.model.wiring import MAIN
 from tidemark.runtime import machine
 
-HOST = "127.0.0.1"
-STATE_FILE = "cluster.json"
-NEW_STATE_FILE = STATE_FILE + ".new"
-PORTS = range(20_000, 32_000)
-ANSWER_S = 1.0
-STOP_S = 20.0
-ETCD_READY_S = 15.0
 WHOLE_S = 60.0
 START_S = 5.0
 """How long one that answers is waited for until it is ready."""
 FREE_S = 2.0
 """How long the port of a process that was killed may still be in use."""
 WELL = ("active", "ready", "serving")
-ALONE_S = 5.0
-"""How long a call waits for another one that starts or stops things."""
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ETCD, LINKS = "etcd", "links"
 """Names of processes that are no members."""
-MISSING_ETCD = (
-    "there is no program 'etcd', which decides who leads; install it (Debian and Ubuntu: apt-get install etcd-server), "
-    "or give --etcd HOST:PORT of one that runs"
-)
 
 Mode = Literal["standby", "chain"]
 
 
-# Processes ---------------------------------------------------------------------------------------------------------
+class Choices(TypedDict, total=False):
+    """What `Trial.plan` lets one choose."""
 
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process that was started for a trial, perhaps by another call."""
-
-    pid: int
-    born: int
-    """When it was started, as the system counts; 0 where that is not known."""
-
-    @property
-    def state(self) -> Literal["running", "frozen", "gone"]:
-        letter, born = _look(self.pid)
-        if letter in "ZX" or born != self.born:
-            return "gone"
-        return "frozen" if letter in "Tt" else "running"
-
-    def signal(self, number: signal.Signals) -> None:
-        if self.state != "gone":
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def wait_gone(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            # Our own child leaves a corpse until somebody looks at it.
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.pid, os.WNOHANG)
-            if self.state == "gone":
-                return True
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.005)
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        self.wait_gone(STOP_S)
-
-    def stop(self) -> bool:
-        """Ask it to end, insist if it does not; whether it did as it was asked."""
-        self.signal(signal.SIGCONT)
-        self.signal(signal.SIGTERM)
-        if self.wait_gone(STOP_S):
-            return True
-        self.kill()
-        return False
-
-
-def _look(pid: int) -> tuple[str, int]:
-    """State letter and start time of a process; X if there is none."""
-    try:
-        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return "X", 0
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return "X", 0
-        return "R", 0
-    return facts[0], int(facts[19])
-
-
-def launch(command: list[str], log: Path, *, detached: bool) -> Process:
-    """Start a process whose output goes to a file. `detached`: it stays when we end."""
-    source = str(Path(tidemark.__file__).parents[1])
-    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-    with log.open("ab") as output:
-        started = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=detached,
-        )
-    _, born = _look(started.pid)
-    started.returncode = 0  # `Process` looks after it from here on
-    return Process(started.pid, born)
-
-
-@contextlib.contextmanager
-def unbroken() -> Iterator[None]:
-    """Signals that end us wait until this is done."""
-    if threading.current_thread() is not threading.main_thread():  # nobody is interrupted there
-        yield
-        return
-    came: list[int] = []
-    handled = [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-    before = {number: signal.signal(number, lambda one, _: came.append(one)) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for one in came[:1]:
-            signal.raise_signal(signal.Signals(one))
-
-
-_given: set[int] = set()
-"""Ports that were found free: whoever they are for may not listen there yet when others are looked for."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, that were given to nobody else here, and that the system gives to no outgoing
-    connection later."""
-    found: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        if port in _given:
-            continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            _given.update(found)
-            return found
-    raise CommandError(f"there are not {count} free ports from {PORTS[0]} to {PORTS[-1]}")
-
-
-# etcd --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Etcd:
-    """One real etcd with its data in a directory; it can be killed and started again on the same port."""
-
-    directory: Path
-    client_port: int
-    peer_port: int
-    process: Process | None = None
-
-    @classmethod
-    def create(cls, directory: Path) -> Self:
-        client_port, peer_port = free_ports(2)
-        return cls(directory, client_port, peer_port)
-
-    @property
-    def address(self) -> str:
-        return f"{HOST}:{self.client_port}"
-
-    def start(self, *, detached: bool = False) -> Self:
-        """Start it and wait until it answers.
-
-        Raises:
-            CommandError: there is no such program, or it does not start; its log says why.
-        """
-        self.launch(detached=detached)
-        self.wait_healthy()
-        return self
-
-    def launch(self, *, detached: bool = False) -> Process:
-        """Start it, without waiting.
-
-        Raises:
-            CommandError: there is no such program.
-        """
-        program = etcd_program()
-        clients, peers = f"http://{self.address}", f"http://{HOST}:{self.peer_port}"
-        self.directory.mkdir(parents=True, exist_ok=True)
-        # etcd makes its data directory itself, for nobody else to read.
-        command = [program, "--name", "trial", "--data-dir", str(self.directory / "etcd")]
-        command += ["--listen-client-urls", clients, "--advertise-client-urls", clients]
-        command += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
-        command += ["--initial-cluster", f"trial={peers}", "--logger", "zap", "--log-level", "warn"]
-        command += ["--heartbeat-interval", "50", "--election-timeout", "250"]
-        self.process = launch(command, self.log, detached=detached)
-        return self.process
-
-    def wait_healthy(self) -> None:
-        """Wait until it answers.
-
-        Raises:
-            CommandError: it does not; its log says why.
-        """
-        assert self.process is not None
-        deadline = time.monotonic() + ETCD_READY_S
-        while not self.healthy():
-            if self.process.wait_gone(0) or time.monotonic() > deadline:
-                self.process.kill()
-                raise CommandError(f"etcd does not start; see {self.log}")
-            time.sleep(0.02)
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "etcd.log"
-
-    def healthy(self) -> bool:
-        return etcd_answers(self.address)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.stop()
-
-
-def etcd_program() -> str:
-    """Raises CommandError: there is none."""
-    program = shutil.which("etcd")
-    if program is None:
-        raise CommandError(MISSING_ETCD)
-    return program
-
-
-def etcd_answers(address: str) -> bool:
-    """Whether the etcd at this address can decide things now."""
-    try:
-        status, text = _get(address, "/health", {})
-    except OSError:
-        return False
-    return status == 200 and b'"true"' in text
-
-
-def _get(address: str, path: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=ANSWER_S)
-    try:
-        connection.request("GET", path, headers=dict(headers))
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except http.client.HTTPException as problem:
-        raise OSError(str(problem)) from None
-    finally:
-        connection.close()
-
-
-# Members -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a member listens."""
-
-    amqp: str
-    admin: str
-    peer: str = ""
-    """Empty: it is a front."""
-    group: str = MAIN
-
-
-@dataclass(slots=True)
-class Seen:
-    """A member or a front as it is now: what the system says of its process, and what it says of itself."""
-
-    name: str
-    place: Place
-    pid: int | None
-    process: Literal["running", "frozen", "gone"]
-    status: dict[str, Any]
-    """Empty when it does not answer."""
-    left_out: bool = False
-    """It says that it is ready, but has not heard yet that the leader went on without it."""
-
-    @property
-    def state(self) -> str:
-        """Its own word for it; of one that does not answer, why."""
-        if self.left_out:
-            return "left out"
-        if self.process == "gone":
-            return "down"
-        if self.process == "frozen":
-            return "frozen"
-        return str(self.status.get("state", "silent"))
-
-    @property
-    def is_front(self) -> bool:
-        return not self.place.peer
-
-    def end(self, what: str = "durable") -> int | None:
-        """How far its journal goes."""
-        ends = self.status.get(what)
-        return int(ends["journal"]) if isinstance(ends, dict) and "journal" in ends else None
+    nodes: int
+    mode: Mode
+    etcd: str
+    proxies: bool
+    settings: Mapping[str, str] | None
+    groups: Mapping[str, Mode] | None
+    detached: bool
 
 
 @dataclass(slots=True)
@@ -386,33 +91,13 @@ class Trial:
     # Made and found --------------------------------------------------------------------------
 
     @classmethod
-    def create(
-        cls,
-        directory: Path,
-        *,
-        nodes: int = 3,
-        mode: Mode = "standby",
-        etcd: str = "",
-        proxies: bool = False,
-        settings: Mapping[str, str] | None = None,
-        groups: Mapping[str, Mode] | None = None,
-        detached: bool = True,
-    ) -> Self:
-        """Choose names and ports and write them down; nothing is started. `groups` has main, if there are any.
+    def create(cls, directory: Path, **choices: Unpack[Choices]) -> Self:
+        """Choose names and ports and write them down; nothing is started.
 
         Raises:
             CommandError: the directory cannot be made, or holds something else.
         """
-        made = cls.plan(
-            directory,
-            nodes=nodes,
-            mode=mode,
-            etcd=etcd,
-            proxies=proxies,
-            settings=settings,
-            groups=groups,
-            detached=detached,
-        )
+        made = cls.plan(directory, **choices)
         made.write()
         return made
 
@@ -429,7 +114,7 @@ class Trial:
         groups: Mapping[str, Mode] | None = None,
         detached: bool = True,
     ) -> Self:
-        """Choose names and ports, and write nothing."""
+        """Choose names and ports, and write nothing. `groups` has main, if there are any."""
         directory = directory.resolve()
         groups = dict(groups or {})
         names = [f"n{number}" for number in range(1, nodes + 1)]
@@ -523,7 +208,7 @@ class Trial:
             self.secret_file.touch(0o600)
             self.secret_file.write_text(secrets.token_hex(32) + "\n")
         except OSError as problem:
-            raise _no_room(self.directory, problem) from None
+            raise no_room(self.directory, problem) from None
 
     @classmethod
     def load(cls, directory: Path, *, abandoned: bool = False) -> Self:
@@ -541,7 +226,7 @@ class Trial:
                 2,
             ) from None
         except OSError as problem:
-            raise CommandError(f"cannot read {file}: {_reason(problem)}", 2) from None
+            raise CommandError(f"cannot read {file}: {reason(problem)}", 2) from None
         except (ValueError, LookupError, TypeError, AttributeError):
             raise CommandError(
                 f"{file} is not what 'tidemark cluster up' wrote; choose another --dir", 2
@@ -795,7 +480,7 @@ class Trial:
                 place = self.place(name)
                 places += [(name, address) for address in (place.amqp, place.admin, place.peer) if address]
         deadline = time.monotonic() + FREE_S
-        while taken := [(name, address) for name, address in places if _taken(address)]:
+        while taken := [(name, address) for name, address in places if is_taken(address)]:
             if time.monotonic() > deadline:
                 name, address = taken[0]
                 pid = machine.listening_pid(_port(address))
@@ -907,7 +592,7 @@ class Trial:
             # The last: until here it can be tried again.
             (self.directory / STATE_FILE).unlink(missing_ok=True)
         except OSError as problem:
-            raise _cannot_delete(problem) from None
+            raise cannot_delete(problem) from None
         with contextlib.suppress(OSError):
             self.directory.rmdir()
         return not self.directory.exists()
@@ -927,7 +612,7 @@ class Trial:
                     shutil.rmtree(self.data(name))
             self.secret_file.unlink(missing_ok=True)
         except OSError as problem:
-            raise _cannot_delete(problem) from None
+            raise cannot_delete(problem) from None
 
     def place(self, name: str) -> Place:
         """Where this member or front listens.
@@ -1176,123 +861,6 @@ class Trial:
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-count:])
-
-
-def _taken(address: str) -> bool:
-    """Whether somebody listens there."""
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except OSError as problem:
-            return problem.errno == errno.EADDRINUSE
-        return False
-
-
-# Directories -------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def alone(directory: Path) -> Iterator[None]:
-    """While no other call starts or stops anything in this directory.
-
-    Raises:
-        CommandError: another one is at it, or there is no such directory.
-    """
-    try:
-        place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as problem:
-        raise _no_room(directory, problem) from None
-    try:
-        deadline = time.monotonic() + ALONE_S
-        while True:
-            try:
-                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise CommandError(
-                        f"another 'tidemark cluster' starts or stops something in {directory}; wait until it has ended"
-                    ) from None
-            time.sleep(0.05)
-        yield
-    finally:
-        os.close(place)
-
-
-def holds_cluster(directory: Path) -> bool:
-    """Raises CommandError: nobody can look."""
-    try:
-        return (directory / STATE_FILE).exists()
-    except OSError as problem:
-        raise _no_room(directory, problem) from None
-
-
-def check_room(directory: Path) -> None:
-    """Raises CommandError: a cluster cannot be made there, because something else is."""
-    try:
-        if directory.is_dir():
-            held = sorted(one.name for one in directory.iterdir())
-            if held:
-                raise CommandError(
-                    f"{directory} is not empty and holds no cluster ({held[0]}{', …' if held[1:] else ''}); "
-                    "choose a new or empty directory with --dir",
-                    2,
-                )
-        elif directory.exists():
-            raise CommandError(f"{directory} is no directory; choose another --dir", 2)
-    except OSError as problem:
-        raise _no_room(directory, problem) from None
-
-
-def _no_room(directory: Path, problem: OSError) -> CommandError:
-    return CommandError(f"cannot use {directory}: {_reason(problem)}; choose another --dir", 2)
-
-
-def _cannot_delete(problem: OSError) -> CommandError:
-    return CommandError(f"cannot delete {problem.filename}: {_reason(problem)}")
-
-
-def _reason(problem: OSError) -> str:
-    return (problem.strerror or str(problem)).lower()
-
-
-LOGIN = {"Authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}"}
-
-
-def ask(admin: str) -> dict[str, Any]:
-    """What a member says of itself; nothing if it does not answer."""
-    return _asked(admin, "/api/tidemark/cluster", LOGIN)
-
-
-def ask_front(admin: str) -> dict[str, Any]:
-    """What a front says of itself; nothing if it does not answer."""
-    return _asked(admin, "/api/front", {})
-
-
-def _asked(admin: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        status, text = _get(admin, path, headers)
-        found = json.loads(text)
-    except (OSError, ValueError):
-        return {}
-    return found if status == 200 and isinstance(found, dict) else {}
-
-
-def tell(admin: str, command: str, member: str) -> None:
-    """Have a member do something, as 'tidemark ctl member' does.
-
-    Raises:
-        CommandError: it does not want to, or does not answer.
-    """
-    api = Api(f"http://{admin}", FIRST_USER, FIRST_PASSWORD)
-    api.post(path("tidemark", "cluster", command), {"member": member})
-
-
-def member_name(node: str, group: str) -> str:
-    """The name of a member on a node; of a cluster of one group it is the node's."""
-    return f"{group}-{node}" if group else node
 
 
 def _port(address: str) -> int:
