@@ -195,12 +195,7 @@ def test_a_member_that_joins_gets_everything_without_stopping_publishers(cluster
     K-6, K-59: capacity is added within a bound, and K-7: publishers are served all the while, none waits for long.
     TIDEMARK_JOIN_MESSAGES=1000000 makes it the million that K-6 asks for; `make bench-cluster` measures both.
     """
-    filled = fresh("filled")
-    cluster.declare(filled)
-    fill(cluster, filled, JOINED)
-    joiner = cluster.backups[-1]
-    cluster.kill(joiner)
-    wipe(cluster, joiner)
+    filled, joiner = filled_without_one(cluster)
 
     with Publisher(cluster, filled, first=(cluster.leader,)) as publisher:
         publisher.await_more(50)
@@ -224,12 +219,7 @@ def test_a_member_that_joins_gets_everything_without_stopping_publishers(cluster
 @pytest.mark.timeout(240)
 def test_a_member_joins_while_its_queue_is_drained_and_the_one_that_fills_it_dies(cluster: Cluster) -> None:
     """S-5, U-4, H-53: KILL the joiner while it is given 100,000 messages, and when it is back the leader; drain meanwhile; EQ."""
-    filled = fresh("filled")
-    cluster.declare(filled)
-    fill(cluster, filled, JOINED)
-    joiner = cluster.backups[-1]
-    cluster.kill(joiner)
-    wipe(cluster, joiner)
+    filled, joiner = filled_without_one(cluster)
     taken = JOINED // 5
 
     for victim in (joiner, cluster.leader):
@@ -252,6 +242,16 @@ def drain(cluster: Cluster, queue: str, count: int) -> None:
             if number == count:
                 channel.basic_ack(method.delivery_tag, multiple=True)
                 break
+
+
+def filled_without_one(cluster: Cluster) -> tuple[str, str]:
+    """A queue with many messages, and a member that is down and has lost its store."""
+    filled, joiner = fresh("filled"), cluster.backups[-1]
+    cluster.declare(filled)
+    fill(cluster, filled, JOINED)
+    cluster.kill(joiner)
+    wipe(cluster, joiner)
+    return filled, joiner
 
 
 def fill(cluster: Cluster, queue: str, count: int) -> None:
