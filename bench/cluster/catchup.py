@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from bench.build import BIN
 from bench.cluster.cases import Case, Scale
 from bench.cluster.contestants import WHOLE_S
@@ -37,6 +39,7 @@ from tidemark.cli.trial import ask
 PIECE_BYTES = 1 << 20
 _POLL_S = 0.02
 _POLL_LOADED_S = 0.1
+_ANSWER_S = 10.0
 
 
 def catch_up(case: Case, cluster: TidemarkCluster, scale: Scale, folder: Path) -> Figures:
@@ -152,10 +155,22 @@ class Watch:
     seen: list[tuple[float, int]]
 
     def rate(self, began: float, ended: float) -> float:
-        inside = [each for each in self.seen if began <= each[0] <= ended]
-        if len(inside) < 2 or inside[-1][0] <= inside[0][0]:
-            raise RunFailedError(f"the leader answered {len(inside)} times in {ended - began:.2f} s: no rate")
-        return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+        """Between these moments, which may both lie between two answers: there it is on a straight line.
+
+        Raises:
+            RunFailedError: the leader does not answer after the last of them.
+        """
+        self.await_answer(ended)
+        times, ends = zip(*self.seen, strict=True)
+        first, last = np.interp((began, ended), times, ends)
+        return float(last - first) / (ended - began)
+
+    def await_answer(self, after: float) -> None:
+        deadline = time.monotonic() + _ANSWER_S
+        while not self.seen or self.seen[-1][0] < after:
+            if time.monotonic() > deadline:
+                raise RunFailedError(f"the leader has not answered for {_ANSWER_S:.0f} s: no rate")
+            time.sleep(_POLL_LOADED_S)
 
 
 @contextmanager
@@ -163,14 +178,17 @@ def _watched(admin: str) -> Iterator[Watch]:
     watch, over = Watch(admin, []), threading.Event()
 
     def look() -> None:
-        while not over.wait(_POLL_LOADED_S):
+        while True:
             complete = ask(admin).get("complete")
             if complete:
                 watch.seen.append((time.monotonic(), int(complete["journal"])))
+            if over.wait(_POLL_LOADED_S):
+                return
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
+        watch.await_answer(0)
         yield watch
     finally:
         over.set()

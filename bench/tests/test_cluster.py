@@ -20,7 +20,7 @@ from bench.build import build
 from bench.cluster import cases, plot, report, slopes, wire
 from bench.cluster.__main__ import _groups, _steps, campaign, main
 from bench.cluster.cases import CHAIN, FLOOR, NATS, RABBITMQ, STANDBY, Scale, Step, select
-from bench.cluster.catchup import bulk_copy, journal_bytes
+from bench.cluster.catchup import Watch, bulk_copy, journal_bytes
 from bench.cluster.contestants import Cluster
 from bench.cluster.failover import Publisher
 from bench.cluster.floor import FloorCluster
@@ -340,6 +340,13 @@ def test_zeros_at_the_end_of_a_segment_are_not_counted_as_journal(tmp_path: Path
     (tmp_path / "reserve").write_bytes(b"x" * 100)
 
     assert journal_bytes(tmp_path) == 7
+
+
+def test_a_time_shorter_than_that_between_two_answers_has_a_rate() -> None:
+    watch = Watch("nobody", [(10.0, 0), (11.0, 500), (12.0, 2500)])
+
+    assert watch.rate(10.2, 10.4) == pytest.approx(500)
+    assert watch.rate(10.5, 11.5) == pytest.approx(1250)
 
 
 def test_the_bulk_copy_moves_all_bytes_and_leaves_no_file(tmp_path: Path) -> None:
