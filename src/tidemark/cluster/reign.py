@@ -90,8 +90,9 @@ class Reign:
     """Members whose lease has ended."""
     unwanted: dict[Name, str] = field(default_factory=dict)
     """To be left out whether they are late or not, and why."""
-    barred: set[Name] = field(default_factory=set)
-    """An operator dropped them: they come in again when they connect anew."""
+    barred: dict[Name, int] = field(default_factory=dict)
+    """An operator dropped them: they come in again when they connect anew. A link made before this time is no sign of that:
+    whoever was fed by another turns to the leader now."""
     paces: dict[Name, Pace] = field(default_factory=dict)
     slow: set[Name] = field(default_factory=set)
     """Those that are to be left out because they are slow."""
@@ -162,7 +163,13 @@ class Reign:
     def left(self, reader: Name) -> None:
         """Its link with the leader is gone. One that a proposal names stays required until that is decided."""
         self.candidates.pop(reader, None)
-        self.barred.discard(reader)
+        turns_until = self.barred.pop(reader, 0)
+        if self.now < turns_until:
+            self.barred[reader] = 0
+
+    def bar(self, member: Name, *, reads: bool) -> None:
+        """Keep it out until it connects anew. `reads`: from the leader itself."""
+        self.barred[member] = 0 if reads else self.now + self.config.backup_timeout_ms
 
     def linked(self, direct: set[Name], behind: set[Name]) -> None:
         """These are reached at present, by the leader itself and through others."""

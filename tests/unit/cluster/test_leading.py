@@ -787,6 +787,32 @@ def test_a_dropped_member_stays_out_until_it_connects_anew() -> None:
     assert proposed(leader, leader.greeted_by("c")) == ["abc"]
 
 
+def test_a_dropped_member_that_another_fed_turns_to_the_leader_and_stays_out() -> None:
+    """That it makes a link with the leader then is no sign that somebody has looked after it."""
+    leader = a_leader("abc", "chain")
+    leader.greeted_by("b")
+    leader.acked_by("b", c=leader.store.durable)
+    assert leader.state is State.ACTIVE
+    assert answer(leader, "drop", "c").done
+    leader.see(replace(leader.mode.view, ready=("a", "b"), revision=21))
+    turned = leader.greeted_by("c")
+    assert only(turned + leader.acked_by("c") + leader.after(1000), Propose) == []
+
+    leader.step(PeerDown("c", dialled=False))
+    assert proposed(leader, leader.greeted_by("c")) == ["abc"]
+
+
+def test_a_dropped_member_that_died_before_it_turned_to_the_leader_comes_back() -> None:
+    leader = a_leader("abc", "chain")
+    leader.greeted_by("b")
+    leader.acked_by("b", c=leader.store.durable)
+    assert answer(leader, "drop", "c").done
+    leader.see(replace(leader.mode.view, ready=("a", "b"), revision=21))
+    leader.after(leader.mode._config.backup_timeout_ms)
+
+    assert proposed(leader, leader.greeted_by("c")) == ["abc"]
+
+
 def test_only_a_leader_drops_and_never_itself() -> None:
     assert not answer(Bench("b").holding((H1, 2, 5)).following(a_view("a", "ab")), "drop", "a").done
     assert not answer(an_active("ab"), "drop", "a").done

@@ -29,6 +29,7 @@ class Feeding(Core):
         if self._readers.remove(peer):
             self._out.append(Hush(peer))
         if self._reign is not None:
+            self._reign.now = self._now
             self._reign.left(peer)
 
     def _hush_all(self) -> None:

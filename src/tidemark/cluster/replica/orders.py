@@ -165,7 +165,8 @@ class Orders(TakingOver):
         if member not in others:
             known = ", ".join(sorted(others)) or "none"
             return Answer(False, f"{member} is no member that {self.me} knows; these are: {known}")
-        reign.barred.add(member)
+        reign.now = self._now
+        reign.bar(member, reads=member in self._readers)
         if member not in reign.view.ready:
             return Answer(True, f"{member} is not ready: there is nothing to drop")
         reign.unwanted[member] = "an operator dropped it"
