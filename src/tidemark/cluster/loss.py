@@ -93,7 +93,7 @@ class Stock:
             if name in self.leased and name not in answered:
                 return (
                     f"{name} is ready and does not answer, but its lease is good: look after that one. If its store is lost, "
-                    "stop it first"
+                    "stop it, and try again when its lease has ended"
                 )
         return ""
 
