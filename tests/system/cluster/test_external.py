@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,19 @@ from xml.etree import ElementTree
 import pika
 import pytest
 from helpers.broker import parse_address
+from helpers.ocf import (
+    AGENT,
+    FAILED,
+    NOT_CONFIGURED,
+    NOT_INSTALLED,
+    NOT_RUNNING,
+    OK,
+    PROMOTED,
+    UNIMPLEMENTED,
+    Agent,
+)
 from system.cluster.cluster import PERSISTENT, Cluster, Publisher, Said, drained, fresh, judge, wait_until
 
-import tidemark
 from tidemark import cli
 from tidemark.cli.trial import HOST, Mode, free_ports
 
@@ -364,9 +373,6 @@ def test_the_best_store_copied_everywhere_brings_the_cluster_back(members: Exter
 
 # The resource agent -----------------------------------------------------------------------------------------------------
 
-AGENT = Path(__file__).resolve().parents[3] / "contrib" / "ocf" / "tidemark"
-OK, FAILED, UNIMPLEMENTED, NOT_INSTALLED, NOT_CONFIGURED, NOT_RUNNING, PROMOTED = 0, 1, 3, 5, 6, 7, 8
-
 
 class Manager:
     """What a resource manager does: it calls the agent on each node, and remembers the scores that it is told."""
@@ -390,47 +396,23 @@ class Manager:
                 f'[cluster]\nname = "ocf"\nprovider = "external"\nsize = {len(names)}\n'
                 f'peers = [{peers}]\nsecret_file = "{secret}"\n'
             )
-        tools = directory / "bin"
-        tools.mkdir()
-        self._script(tools / "tidemark", f'exec "{sys.executable}" -m tidemark "$@"')
-        # The manager's own tool, by which agents tell it scores.
-        self._script(tools / "crm_master", f'echo "$@" >"{directory}/$OCF_RESKEY_name.score"')
-
-    @staticmethod
-    def _script(file: Path, words: str) -> None:
-        file.write_text(f"#!/bin/sh\n{words}\n")
-        file.chmod(0o755)
+        self.agent = Agent(directory)
 
     def call(self, name: str, action: str, **parameters: str) -> subprocess.CompletedProcess[str]:
-        source = Path(tidemark.__file__).parents[1]
-        environment = {
-            "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": str(source),
-            "OCF_ROOT": str(self.directory / "no-such-ocf"),
-            "OCF_RESOURCE_INSTANCE": "broker",
-            "OCF_RESKEY_CRM_meta_timeout": "40000",
-            "OCF_RESKEY_name": name,
-            "OCF_RESKEY_config": str(self.directory / f"{name}.toml"),
-            "OCF_RESKEY_url": f"http://{self.admin[name]}",
-            "OCF_RESKEY_pid_file": str(self.directory / f"{name}.pid"),
-            "OCF_RESKEY_log_file": str(self.directory / f"{name}.log"),
-            **{f"OCF_RESKEY_{key}": value for key, value in parameters.items()},
+        own = {
+            "config": str(self.directory / f"{name}.toml"),
+            "url": f"http://{self.admin[name]}",
+            "pid_file": str(self.directory / f"{name}.pid"),
+            "log_file": str(self.directory / f"{name}.log"),
         }
-        # The broker that is started keeps the pipes if it is given any.
-        with (self.directory / "agent.out").open("w+") as out:
-            done = subprocess.run(
-                ["sh", str(AGENT), action], env=environment, stdout=out, stderr=out, timeout=60, check=False
-            )
-            out.seek(0)
-            return subprocess.CompletedProcess(done.args, done.returncode, out.read(), "")
+        return self.agent.call(name, action, **(own | parameters))
 
     def must(self, name: str, action: str, code: int = OK) -> None:
         done = self.call(name, action)
         assert done.returncode == code, f"{action} of {name} is {done.returncode}, not {code}: {done.stdout}"
 
     def score(self, name: str) -> int:
-        words = (self.directory / f"{name}.score").read_text().split()
-        return int(words[-1]) if "-v" in words else 0
+        return self.agent.score(name)
 
     def await_score(self, name: str, score: int) -> None:
         def told() -> bool:
