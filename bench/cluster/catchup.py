@@ -1,9 +1,9 @@
 """A member comes back with an empty store: how fast it is filled, and what publishers feel of it.
 
 The member is stopped, its data removed, and started again, twice: alone, for the rate; and while a load generator
-publishes with confirms as fast as it can, for what that load loses. Both are seen from outside: how far the
-member's journal is on its disk, and how far the leader's is complete, as they say themselves when they are asked: every few
-milliseconds for the rate, and beside the load more seldom, for an answer takes a millisecond of what the load is measured on.
+publishes with confirms as fast as it can, for what that load loses. When the member began and was done is in its log, to a
+millisecond: it is `catch-up` when the leader has answered it, before the first record comes, and `ready` at the end. How
+much the leader has complete it is asked ten times a second: an answer takes a millisecond of what the load is measured on.
 
 The bulk copy sends as many bytes as the member's journal has through a loopback socket and writes them in pieces of
 1 MB, each synced: what any copy could reach at most on this machine, measured before and after.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -37,8 +38,9 @@ from bench.proc import HOST, stop
 from tidemark.cli.trial import ask
 
 PIECE_BYTES = 1 << 20
-_POLL_S = 0.02
-_POLL_LOADED_S = 0.1
+_POLL_S = 0.1
+_DAY_S = 86400
+_STATE = re.compile(r"^(\d\d:\d\d:[\d.]+) .* state of the member +state=(\S+)", re.MULTILINE)
 _ANSWER_S = 10.0
 
 
@@ -80,7 +82,7 @@ class Returned:
     """How a member was filled."""
 
     began: float
-    """When something was in its journal, by the monotonic clock; at most one look too late."""
+    """When the leader had answered it, by the monotonic clock."""
     ended: float
     """When it was ready."""
     records: int
@@ -93,7 +95,7 @@ class Returned:
 
 def _return_empty(cluster: TidemarkCluster, leader: str, member: str) -> Returned:
     _empty(cluster, member)
-    return _start(cluster, leader, member, _POLL_S)
+    return _start(cluster, leader, member)
 
 
 def _empty(cluster: TidemarkCluster, member: str) -> None:
@@ -101,25 +103,39 @@ def _empty(cluster: TidemarkCluster, member: str) -> None:
     shutil.rmtree(cluster.trial.data(member))
 
 
-def _start(cluster: TidemarkCluster, leader: str, member: str, poll_s: float) -> Returned:
+def _start(cluster: TidemarkCluster, leader: str, member: str) -> Returned:
     goal = cluster.see(leader).end("durable")
     if not goal:
         raise RunFailedError("the leader does not say how far its journal is")
-    admin = cluster.trial.members[member].admin
+    admin, log = cluster.trial.members[member].admin, cluster.trial.log(member)
+    before = log.stat().st_size
     started = time.monotonic()
     cluster.restart(member)
-    began, before, deadline = 0.0, started, started + WHOLE_S
     while True:
         said = ask(admin)
-        now, end = time.monotonic(), int(said.get("durable", {}).get("journal", 0))
-        if end and not began:
-            began = before
-        if end >= goal and said.get("state") == "ready":
-            return Returned(began, now, goal, now - started)
-        if now > deadline:
+        if said.get("state") == "ready" and int(said.get("durable", {}).get("journal", 0)) >= goal:
+            break
+        if time.monotonic() > started + WHOLE_S:
             raise RunFailedError(f"{member} is not ready after {WHOLE_S:.0f} s: {said.get('why', 'silent')}")
-        before = now
-        time.sleep(poll_s)
+        time.sleep(_POLL_S)
+    states = states_told(log.read_bytes()[before:].decode(errors="replace"))
+    began = next(at for state, at in states if state == "catch-up")
+    ended = next(at for state, at in reversed(states) if state == "ready")
+    return Returned(began, ended, goal, ended - started)
+
+
+def states_told(log: str) -> list[tuple[str, float]]:
+    """The states that a member's log tells, and when it was in them, by the monotonic clock."""
+    monotonic, wall = time.monotonic(), time.time()
+    now = time.localtime(wall)
+    today = now.tm_hour * 3600 + now.tm_min * 60 + now.tm_sec + wall % 1
+    found = []
+    for at, state in _STATE.findall(log):
+        hours, minutes, seconds = at.split(":")
+        second = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+        ago = (today - second + 1) % _DAY_S - 1  # a millisecond is not rounded to a day
+        found.append((state, monotonic - ago))
+    return found
 
 
 def journal_bytes(data: Path) -> int:
@@ -170,7 +186,7 @@ class Watch:
         while not self.seen or self.seen[-1][0] < after:
             if time.monotonic() > deadline:
                 raise RunFailedError(f"the leader has not answered for {_ANSWER_S:.0f} s: no rate")
-            time.sleep(_POLL_LOADED_S)
+            time.sleep(_POLL_S)
 
 
 @contextmanager
@@ -182,7 +198,7 @@ def _watched(admin: str) -> Iterator[Watch]:
             complete = ask(admin).get("complete")
             if complete:
                 watch.seen.append((time.monotonic(), int(complete["journal"])))
-            if over.wait(_POLL_LOADED_S):
+            if over.wait(_POLL_S):
                 return
 
     thread = threading.Thread(target=look, daemon=True)
@@ -214,7 +230,7 @@ def _beside_load(case: Case, cluster: TidemarkCluster, leader: str, member: str,
             quiet_from = time.monotonic()
             time.sleep(scale.seconds)
             quiet_until = time.monotonic()
-            returned = _start(cluster, leader, member, _POLL_LOADED_S)
+            returned = _start(cluster, leader, member)
             after = time.monotonic()
             time.sleep(scale.seconds)
             if load.poll() is not None:

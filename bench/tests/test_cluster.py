@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from bench.build import build
 from bench.cluster import cases, plot, report, slopes, wire
 from bench.cluster.__main__ import _groups, _steps, campaign, main
 from bench.cluster.cases import CHAIN, FLOOR, NATS, RABBITMQ, STANDBY, Scale, Step, select
-from bench.cluster.catchup import Watch, bulk_copy, journal_bytes
+from bench.cluster.catchup import Watch, bulk_copy, journal_bytes, states_told
 from bench.cluster.contestants import Cluster
 from bench.cluster.failover import Publisher
 from bench.cluster.floor import FloorCluster
@@ -347,6 +348,23 @@ def test_a_time_shorter_than_that_between_two_answers_has_a_rate() -> None:
 
     assert watch.rate(10.2, 10.4) == pytest.approx(500)
     assert watch.rate(10.5, 11.5) == pytest.approx(1250)
+
+
+def test_when_a_member_was_in_a_state_is_in_its_log() -> None:
+    now, at = time.monotonic(), time.time() - 2
+    lines = [
+        f"{time.strftime('%H:%M:%S', time.localtime(when))}.{int(when % 1 * 1000):03d} info    TM-4001 state of the member  {words}"
+        for when, words in (
+            (at, 'state=catch-up why="n1 has answered"'),
+            (at + 1.5, "state=ready moved_bytes=5"),
+        )
+    ]
+
+    (caught, began), (ready, ended) = states_told("\n".join(["something else state=ready", *lines]))
+
+    assert (caught, ready) == ("catch-up", "ready")
+    assert began == pytest.approx(now - 2, abs=0.1)
+    assert ended - began == pytest.approx(1.5, abs=0.01)
 
 
 def test_the_bulk_copy_moves_all_bytes_and_leaves_no_file(tmp_path: Path) -> None:
