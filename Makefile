@@ -51,7 +51,8 @@ sim: setup ## stores, nodes, clusters and fronts on virtual time, and bugs plant
 
 kill: setup services ## kill -9 in mixed traffic, of brokers and of members: ROUNDS=50
 	TIDEMARK_KILL_ROUNDS=$${ROUNDS:-50} TIDEMARK_FAILOVER_ROUNDS=$${ROUNDS:-50} $(PYTEST) \
-		tests/system/test_kill.py tests/system/test_stream_kill.py tests/system/cluster/test_failover.py
+		tests/system/test_kill.py tests/system/test_stream_kill.py tests/system/cluster/test_failover.py \
+		tests/system/cluster/test_contents.py
 
 fuzz: setup ## the frame and table parsers: SECONDS=60
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $${SECONDS:-60}

@@ -52,7 +52,7 @@ def told(what: str, seconds: list[float]) -> None:
 
 @pytest.mark.slow
 def test_a_leader_killed_again_and_again_loses_nothing_that_was_confirmed(cluster: Cluster) -> None:
-    """S-1, A-13, H-1, H-5, H-53: KILL the leader under load, RESTART it, next round.
+    """S-1, A-13, H-1, H-5, H-53, K-60: KILL the leader under load, RESTART it, next round.
 
     H-17: the publisher has a fixed list of addresses, and goes on whichever of them leads.
     """
