@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from tidemark.client.address import Address, Endpoints
-from tidemark.client.cluster import Cluster, Dialling, Inquiry, ReadFrom, Seen, read_from_of
+from tidemark.client.cluster import (
+    DIRECT_S_MAX,
+    NEXT_S_MAX,
+    Cluster,
+    Dialling,
+    Inquiry,
+    ReadFrom,
+    Seen,
+    read_from_of,
+)
+from tidemark.client.waiting import CONNECT_S_MAX
 from tidemark.errors import NotATail
 
 A, B, C, D = (Address(f"10.0.0.{number}", 5672) for number in range(1, 5))
@@ -225,6 +235,18 @@ def test_whoever_is_told_that_only_tails_show_rows_reads_there_from_then_on(read
 
     assert cluster.turn_to_tails(NOT_A_TAIL) is (read_from == "tail")
     assert cluster.readers() == [C]
+
+
+def test_one_that_says_nothing_is_tried_for_less_long_while_there_are_others() -> None:
+    search = dialling([A, B])
+    found = []
+    for _ in range(3):
+        address, _ = search.next()
+        found.append((address, search.patience(spare=False)))
+        search.failed(address, "it does not answer")
+
+    assert found == [(A, NEXT_S_MAX), (B, CONNECT_S_MAX), (A, CONNECT_S_MAX)]
+    assert search.patience(spare=True) == DIRECT_S_MAX
 
 
 def test_a_tail_that_is_none_any_more_names_the_next_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,6 +130,17 @@ def test_a_silent_leader_is_left_as_soon_as_another_leads(open_client: Connect) 
 
         assert 0.6 <= time.monotonic() - began < 3
         assert (group.asked("a"), group.asked("b"), group.asked("c")) == (["info"], ["info"], [])
+
+
+def test_an_address_where_nobody_says_anything_costs_a_new_connection_little(open_client: Connect) -> None:
+    """A process that was stopped by a signal: its port takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, a_group(info) as group:
+        began = time.monotonic()
+
+        db = open_client(group.url.replace("@", f"@127.0.0.1:{silent.getsockname()[1]},"))
+
+        assert db.call(ops.info("s")).name == "s"
+        assert time.monotonic() - began < 3
 
 
 def test_a_leader_that_fell_silent_long_ago_is_left_at_once(open_client: Connect) -> None:

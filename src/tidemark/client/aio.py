@@ -75,7 +75,6 @@ from tidemark.client.values import (
 from tidemark.client.waiting import (
     ASK_AGAIN_S,
     ASK_LEADER,
-    CONNECT_S_MAX,
     MAKE_AFTER_S,
     SAFE_WAIT_S,
     TAIL_AGAIN_S,
@@ -666,7 +665,7 @@ class AsyncClient:
                 await asyncio.sleep(wait)
             if self._closed:
                 raise ClientClosed
-            limit = min(left, CONNECT_S_MAX if spare is None else DIRECT_S_MAX)
+            limit = min(left, dialling.patience(spare=spare is not None))
             try:
                 link = await self._greet(address, time.monotonic() + limit, reads=route.reads)
             except NOT_LET_IN as error:

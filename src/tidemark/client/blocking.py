@@ -78,7 +78,6 @@ from tidemark.client.values import (
 from tidemark.client.waiting import (
     ASK_AGAIN_S,
     ASK_LEADER,
-    CONNECT_S_MAX,
     MAKE_AFTER_S,
     SAFE_WAIT_S,
     TAIL_AGAIN_S,
@@ -821,7 +820,7 @@ class Client:
                 raise dialling.not_connected(time.monotonic() - began)
             if wait and self._closing.wait(wait):
                 raise ClientClosed
-            limit = min(left, CONNECT_S_MAX if spare is None else DIRECT_S_MAX)
+            limit = min(left, dialling.patience(spare=spare is not None))
             try:
                 link = self._dial(address, limit, reads=route.reads)
             except NOT_LET_IN as error:

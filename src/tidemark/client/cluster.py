@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 from tidemark.client.address import Address, Endpoints, parse_address
 from tidemark.client.errors import NotConnected
 from tidemark.client.values import MemberInfo
-from tidemark.client.waiting import ASK_AGAIN_S, FINAL, Lost, NoAnswerYet, sentence_of
+from tidemark.client.waiting import ASK_AGAIN_S, CONNECT_S_MAX, FINAL, Lost, NoAnswerYet, sentence_of
 from tidemark.errors import NotATail, NotHere
 
 ReadFrom: TypeAlias = Literal["leader", "tail", "any"]
@@ -33,6 +33,8 @@ TAILS = frozenset({"tail", "backup"})
 HEADS = frozenset({"leader", "head"})
 HISTORIES_MAX = 4
 """How many histories are remembered; each takeover begins one."""
+NEXT_S_MAX = 1.5
+"""How long an address is tried while there are others that were not: a process that stands still takes connections, and says nothing."""
 DIRECT_S_MAX = 1.0
 """How long a better place is tried while there is one already."""
 NOT_LET_IN = (OSError, Lost, NoAnswerYet, NotHere, *FINAL)
@@ -164,6 +166,12 @@ class Dialling:
                 wait += more
         self._tried.add(address)
         return address, wait
+
+    def patience(self, *, spare: bool) -> float:
+        """How many seconds the one that was named last may take; `spare`: somebody else has let us in."""
+        if spare:
+            return DIRECT_S_MAX
+        return CONNECT_S_MAX if self._tried >= {*self._endpoints.addresses, *self._better} else NEXT_S_MAX
 
     def not_let_in(self, address: Address, error: BaseException, *, spare: bool) -> bool:
         """One of `NOT_LET_IN`. False: nor would anybody else let us in; `spare`: somebody has."""

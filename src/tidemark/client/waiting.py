@@ -25,6 +25,7 @@ from tidemark.errors import (
 )
 
 CONNECT_S_MAX = 5.0
+"""How long one address is tried."""
 PING_S = 1.0
 """Of a cluster: a broker that says nothing for so long while somebody waits for it is asked for a sign of life."""
 ASK_S = 0.25
