@@ -62,6 +62,11 @@ def test_when_a_loss_is_accepted_nothing_else_is_lost_and_all_get_well(
     assert losses > SEEDS * share / 2
 
 
+def test_what_was_given_up_is_back_when_one_that_holds_it_leads_after_a_second_loss() -> None:
+    """An empty member led meanwhile: the one that leads now, and its followers, know that its records were complete."""
+    run(91094, ms=15_000, losses=True)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_member_that_takes_for_complete_what_was_given_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

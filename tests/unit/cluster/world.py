@@ -495,13 +495,13 @@ class World:
         return next((lists for epoch, lists in self.given_up.items() if epoch > seen), self.committed)
 
     def _lose(self, view: View) -> None:
-        """An operator has accepted that all is lost which this member does not hold."""
+        """An operator has accepted that all is lost which this member does not hold. What it holds is complete, if it ever was:
+        also if it had been given up since, by a loss of which this member has not heard."""
         self.given_up[view.epoch], kept = self.committed, {}
         for log, done in self.committed.items():
             toy = self.machines[view.leader].store.logs[log]
             held = toy.records[: toy.durable_records]
-            parted = (at for at, (one, other) in enumerate(zip(done, held, strict=False)) if one != other)
-            kept[log] = done[: next(parted, min(len(done), len(held)))]
+            kept[log] = max((_alike(lists[log], held) for lists in self.given_up.values()), key=len)
             for counts in self.committed_in.values():
                 counts[log] = min(counts[log], len(kept[log]))
             for machine in self.machines.values():
@@ -966,6 +966,12 @@ class World:
     def is_well(self) -> bool:
         states = sorted(self.states().values())
         return states == sorted([State.ACTIVE] + [State.READY] * (len(self.machines) - 1))
+
+
+def _alike(done: list[Record], held: list[Record]) -> list[Record]:
+    """How both begin."""
+    parted = (at for at, (one, other) in enumerate(zip(done, held, strict=False)) if one != other)
+    return done[: next(parted, min(len(done), len(held)))]
 
 
 def run(
