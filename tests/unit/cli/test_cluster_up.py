@@ -206,6 +206,19 @@ def test_while_one_call_starts_things_another_one_waits(here: Toys, monkeypatch:
     here.run("down", "--remove")
 
 
+def test_what_ends_by_itself_while_all_is_stopped_is_no_failure(
+    here: Toys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.run("up")
+    trial = here.trial
+    a_moment_ago = trial.running
+    trial.processes["n2"].kill()
+    monkeypatch.setattr(Trial, "running", a_moment_ago)
+
+    assert trial.down() == []
+    assert here.alive() == []
+
+
 def test_a_trial_is_removed_only_where_it_is(tmp_path: Path) -> None:
     trial = Trial.plan(tmp_path / "trial", nodes=1)
     (tmp_path / "trial" / "n1").mkdir(parents=True)

@@ -560,8 +560,10 @@ class Trial:
         for some in (self.fronts, self.members):
             running = [name for name in some if name in names]
             if running:
+                # Who has ended by itself meanwhile has not refused to: the same Ctrl-C may have reached it.
+                stops = [self.processes[name].stop for name in running]
                 with ThreadPoolExecutor(len(running)) as pool:
-                    asked = dict(zip(running, pool.map(self.stop, running), strict=True))
+                    asked = dict(zip(running, pool.map(lambda stop: stop(), stops), strict=True))
                 stubborn += [name for name, obeyed in asked.items() if not obeyed]
         for name in (LINKS, ETCD):
             if name in names:
