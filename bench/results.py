@@ -23,6 +23,10 @@ class Spread:
     high: float
 
 
+def spread_of(values: list[float]) -> Spread | None:
+    return Spread(statistics.median(values), min(values), max(values)) if values else None
+
+
 @dataclass(slots=True)
 class Results:
     """Everything a campaign has measured so far, by case and broker."""
@@ -34,10 +38,8 @@ class Results:
         self.runs.setdefault(case, {}).setdefault(broker, []).append(figures)
 
     def spread(self, case: str, broker: str, metric: str) -> Spread | None:
-        values = [figures[metric] for figures in self.runs.get(case, {}).get(broker, []) if metric in figures]
-        if not values:
-            return None
-        return Spread(statistics.median(values), min(values), max(values))
+        runs = self.runs.get(case, {}).get(broker, [])
+        return spread_of([figures[metric] for figures in runs if metric in figures])
 
     def median(self, case: str, broker: str, metric: str) -> float | None:
         found = self.spread(case, broker, metric)

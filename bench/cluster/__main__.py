@@ -49,6 +49,7 @@ from bench.cluster.floor import FloorCluster
 from bench.cluster.growth import grow, size_of
 from bench.cluster.nats import NatsCluster
 from bench.cluster.publishing import idle, load_amqp, publish
+from bench.cluster.quota import NoQuotasError, controller
 from bench.cluster.rabbitmq import RabbitCluster
 from bench.cluster.tidemark import Chain, Standby, TidemarkCluster, etcd_version
 from bench.machine import WarmMemory, facts
@@ -110,6 +111,18 @@ def _available(names: list[str], say: Say) -> list[str]:
         else:
             found.append(name)
     return found
+
+
+def _possible(chosen: list[Case], say: Say) -> list[Case]:
+    """Those that can be measured here; one line if some cannot."""
+    capped = [case for case in chosen if case.kind is Kind.GROW_CAPACITY]
+    try:
+        if capped:
+            controller()
+    except NoQuotasError as reason:
+        say(f"{', '.join(case.name for case in capped)} is skipped: {reason}")
+        return [case for case in chosen if case not in capped]
+    return chosen
 
 
 def measure(case: Case, cluster: Cluster, scale: Scale, folder: Path, say: Say) -> list[Figures]:
@@ -234,7 +247,7 @@ def _alone_once(case: Case, server: TidemarkServer, scale: Scale) -> list[Figure
 def _one(case: Case, contestant: str, results: Results, say: Say, run: Callable[[], list[Figures]]) -> None:
     try:
         found = run()
-    except (RunFailedError, OSError) as failure:
+    except (RunFailedError, NoQuotasError, OSError) as failure:
         _failed(f"{case.name}, {contestant}", failure, results, say)
         return
     for figures in found:
@@ -257,6 +270,7 @@ def _run(options: argparse.Namespace, chosen: list[Case], console: Console) -> i
     with ExitStack() as cleanup:
         folder = cleanup.enter_context(workplace(options, "bench-cluster", say))
         contestants = _available(options.contestants.split(","), say)
+        chosen = _possible(chosen, say)
         if options.warm_memory and contestants:
             cleanup.enter_context(WarmMemory(folder, say))
         fault: BaseException | None = None

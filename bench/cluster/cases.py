@@ -10,6 +10,7 @@ from bench.options import among
 
 STANDBY, CHAIN, RABBITMQ, NATS, ALONE = "tidemark-standby", "tidemark-chain", "rabbitmq", "nats", "alone"
 FLOOR = "floor"
+QUEUES, PARTITIONS = "queues", "partitions"
 OURS = (STANDBY, CHAIN)
 ALL = (*OURS, RABBITMQ, NATS)
 WITH_FLOOR = (*ALL, FLOOR)
@@ -33,6 +34,7 @@ class Kind(Enum):
     GROW_NODES = "grow by nodes"
     GROW_GROUPS = "grow by groups"
     GROW_PARTITIONS = "grow by partitions"
+    GROW_CAPACITY = "grow in capacity"
     GROW_CONSUMERS = "grow by consumers"
 
 
@@ -104,15 +106,33 @@ class Scale:
     """That a member which returns with nothing has to catch up with."""
     grow_s: float
     """As `seconds`, of one step of a case that grows; half of it is the warm-up."""
+    capacity_s: float
+    """The same where CPUs are small: a tenth of a core is counted in ticks of 10 ms."""
     sizes_max: int
     """How many sizes a line grows through, from the smallest on."""
 
 
 FULL = Scale(
-    rounds=3, seconds=5, warmup_s=1.5, kills=34, freezes=10, messages=1_000_000, grow_s=3, sizes_max=9
+    rounds=3,
+    seconds=5,
+    warmup_s=1.5,
+    kills=34,
+    freezes=10,
+    messages=1_000_000,
+    grow_s=3,
+    capacity_s=8,
+    sizes_max=9,
 )
 QUICK = Scale(
-    rounds=1, seconds=2, warmup_s=0.7, kills=5, freezes=2, messages=1_000_000, grow_s=1, sizes_max=2
+    rounds=1,
+    seconds=2,
+    warmup_s=0.7,
+    kills=5,
+    freezes=2,
+    messages=1_000_000,
+    grow_s=1,
+    capacity_s=3,
+    sizes_max=2,
 )
 
 
@@ -209,6 +229,16 @@ def _growing() -> Iterator[Case]:
             publishers=3,
             steps=_line("chains", CHAIN, 1, 2, 3),
         )
+    yield Case(
+        "grow-capacity",
+        "1, 2 and 3 chains as above, each process with a small CPU of its own: confirmed publishes, 100 B",
+        Kind.GROW_CAPACITY,
+        (CHAIN,),
+        # What is on its way must not keep a leader with a tenth of a core busy for as long as its lease.
+        window=300,
+        publishers=3,
+        steps=(*_line(QUEUES, CHAIN, 1, 2, 3), *_line(PARTITIONS, CHAIN, 1, 2, 3)),
+    )
     yield Case(
         "grow-consumers",
         "1, 4 and 16 followers of a stream on three members, reading from the leader and from the others",

@@ -1,12 +1,15 @@
 """How a cluster grows: what a message costs each of its processes with more members, groups, partitions and followers.
 
 Every step is a fresh cluster of one size, and gives CPU seconds a million messages of processes by what they do. On a
-machine with few cores rates cannot grow with processes; a cost a message that stays flat shows that they would on more.
+machine with few cores rates cannot grow with processes that may use all of them; a cost a message that stays flat shows that
+they would on more.
 
 - members: confirmed publishes to one durable queue at the leader. What a message costs also depends on how many are handled
   together, and that on how long confirms take: so wake-ups and writes of the leader are counted, and whom it feeds
 - groups: the same through fronts, with a queue in each chain; `publishers` for each, one through each front
 - partitions: the same to an exchange of type `x-partition`, each message with a key of its own
+- capacity: queues or partitions as above, while each process has a small CPU of its own (`quota.py`): here rates grow, and how
+  much of its CPU each uses tells who is the bound
 - followers: batches are put into a stream at a fixed rate, and every follower reads all of it as it comes
 
 Invariant: a step has figures only if the brokers hold as many messages as they confirmed, and every follower got all rows.
@@ -14,16 +17,20 @@ Invariant: a step has figures only if the brokers hold as many messages as they 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bench import proc
-from bench.cluster.cases import Case, Kind, Scale, Step
+from bench.cluster.cases import PARTITIONS, Case, Kind, Scale, Step
 from bench.cluster.publishing import load
+from bench.cluster.quota import SmallCpu, small_cpus
 from bench.cluster.tidemark import TidemarkCluster
 from bench.cluster.wire import AmqpLink
 from bench.measure import Figures, RunFailedError
@@ -38,6 +45,10 @@ _BATCH_ROWS = 500
 _BATCH_S = 0.02
 _ARRIVAL_S = 60.0
 _OPEN_S = 30.0
+_MEMBER_SHARE = 0.1
+_FRONT_SHARE = 0.2
+"""Of a core, where CPUs are small: with three chains, main and three fronts 1.8 cores in all. Fronts have more, as there are
+three however many leaders they have to keep busy."""
 
 Roles = dict[str, list[int]]
 """Processes by what they do."""
@@ -48,7 +59,7 @@ def size_of(case: Case, step: Step) -> dict[str, int]:
     match case.kind:
         case Kind.GROW_NODES:
             return {"nodes": step.size}
-        case Kind.GROW_GROUPS | Kind.GROW_PARTITIONS:
+        case Kind.GROW_GROUPS | Kind.GROW_PARTITIONS | Kind.GROW_CAPACITY:
             return {"nodes": step.nodes, "chains": step.size}
         case _:
             return {"nodes": step.nodes}
@@ -59,12 +70,15 @@ def grow(case: Case, step: Step, cluster: TidemarkCluster, scale: Scale) -> Figu
 
     Raises:
         RunFailedError: something was not as it should be.
+        NoQuotasError: processes cannot be given small CPUs here.
     """
     match case.kind:
         case Kind.GROW_NODES:
             return _nodes(case, cluster, scale)
         case Kind.GROW_GROUPS | Kind.GROW_PARTITIONS:
             return _groups(case, cluster, scale)
+        case Kind.GROW_CAPACITY:
+            return _capacity(case, step, cluster, scale)
         case _:
             return _consumers(step, cluster, scale)
 
@@ -84,15 +98,43 @@ def _per_million(roles: Roles, spent: dict[int, float], messages: float) -> Figu
 # Confirmed publishes ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What there was in the measured phase."""
+
+    said: dict[str, Any]
+    """By the load generator."""
+    confirmed: float
+    seconds: float
+    spent: dict[int, float]
+    """CPU seconds of each process."""
+
+    def figures(self, roles: Roles) -> Figures:
+        return {
+            **_per_million(roles, self.spent, self.confirmed),
+            "messages": self.said["confirmed"],
+            "confirmed_per_s": self.said["confirmed_per_s"],
+            "confirm_p50_ms": self.said["confirm_us"]["p50"] / 1e3,
+            "generator_busy": self.said["generator_busy"],
+        }
+
+
+def _publish(
+    case: Case, ports: list[int], pids: list[int], seconds: tuple[float, float], *words: str
+) -> Published:
+    said, confirmed = load(case, ports, pids, *seconds, *words)
+    return Published(said, confirmed, said["seconds"], dict(zip(pids, said["cpu_s_by_process"], strict=True)))
+
+
 def _nodes(case: Case, cluster: TidemarkCluster, scale: Scale) -> Figures:
     pids = [cluster.pid(name) for name in cluster.order()]
     followers = pids[1:]
     roles: Roles = {"leader": pids[:1], "first": followers[:1], "last": followers[-1:]}
-    roles |= {"followers": followers, "all": [*pids, cluster.etcd_pid()]}
+    roles |= {"followers": followers, "all": cluster.pids()}
     before = proc.turns(pids[0])
-    figures = _published(
-        case, [cluster.ports[cluster.leader()]], roles, scale, "--producers", str(case.publishers)
-    )
+    words = ("--producers", str(case.publishers))
+    ports = [cluster.ports[cluster.leader()]]
+    figures = _publish(case, ports, cluster.pids(), _seconds(scale), *words).figures(roles)
     waits, writes = (after - first for after, first in zip(proc.turns(pids[0]), before, strict=True))
     thousands = figures["messages"] / 1e3
     figures |= {"leader_wakeups": waits / thousands, "leader_writes": writes / thousands}
@@ -103,24 +145,59 @@ def _nodes(case: Case, cluster: TidemarkCluster, scale: Scale) -> Figures:
 
 
 def _groups(case: Case, cluster: TidemarkCluster, scale: Scale) -> Figures:
-    groups, fronts = cluster.chains, list(cluster.fronts.values())
-    _declare(fronts[0], groups, partitioned=case.kind is Kind.GROW_PARTITIONS)
-    orders = [[cluster.pid(name) for name in cluster.order(group)] for group in groups]
-    roles: Roles = {
+    words = _prepared(case, cluster, partitioned=case.kind is Kind.GROW_PARTITIONS)
+    idle = _idle(cluster, scale)
+    done = _publish(case, list(cluster.fronts.values()), cluster.pids(), _seconds(scale), *words)
+    figures = done.figures(_roles(cluster))
+    idle_cpu = idle / figures["confirmed_per_s"] * 1e6
+    return {**figures, "idle_share": idle, "busy_cpu": figures["all_cpu"] - idle_cpu}
+
+
+def _capacity(case: Case, step: Step, cluster: TidemarkCluster, scale: Scale) -> Figures:
+    words = _prepared(case, cluster, partitioned=step.line == PARTITIONS)
+    roles = _roles(cluster)
+    shares = dict.fromkeys([*roles["leaders"], *roles["followers"], *roles["main"]], _MEMBER_SHARE)
+    shares |= dict.fromkeys(roles["fronts"], _FRONT_SHARE)
+    seconds = scale.capacity_s, scale.capacity_s / 2
+    with small_cpus(shares) as cpus:
+        done = _publish(case, list(cluster.fronts.values()), cluster.pids(), seconds, *words)
+        still = {pid: _still(cpu) for pid, cpu in cpus.items()}
+    used = {pid: done.spent[pid] / done.seconds / share for pid, share in shares.items()}
+    figures = done.figures(roles) | {
+        "leaders_used": min(used[pid] for pid in roles["leaders"]),
+        "leaders_still": min(still[pid] for pid in roles["leaders"]),
+    }
+    for role in ("fronts", "followers", "main"):
+        if pids := roles[role]:
+            figures[f"{role}_used"] = max(used[pid] for pid in pids)
+            figures[f"{role}_still"] = max(still[pid] for pid in pids)
+    busy = sum(done.spent.values()) / done.seconds + figures["generator_busy"]
+    return {**figures, "machine_used": busy / len(os.sched_getaffinity(0))}
+
+
+def _still(cpu: SmallCpu) -> float:
+    periods, throttled = cpu.periods()
+    return throttled / periods if periods else 0.0
+
+
+def _roles(cluster: TidemarkCluster) -> Roles:
+    orders = [[cluster.pid(name) for name in cluster.order(group)] for group in cluster.chains]
+    return {
         "leaders": [order[0] for order in orders],
         "followers": [pid for order in orders for pid in order[1:]],
         "fronts": [cluster.pid(name) for name in cluster.fronts],
         "main": [cluster.pid(name) for name in cluster.order(MAIN)],
         "all": cluster.pids(),
     }
+
+
+def _prepared(case: Case, cluster: TidemarkCluster, *, partitioned: bool) -> list[str]:
+    """Make a queue in each group, or a partition; returns the words that tell the load generator."""
+    groups = cluster.chains
+    _declare(next(iter(cluster.fronts.values())), groups, partitioned=partitioned)
     words = ["--existing", "--prefix", _NAME, "--queues", str(len(groups))]
-    words += ["--keyed"] if case.kind is Kind.GROW_PARTITIONS else []
-    idle = _idle(cluster, scale)
-    figures = _published(
-        case, fronts, roles, scale, "--producers", str(case.publishers * len(groups)), *words
-    )
-    idle_cpu = idle / figures["confirmed_per_s"] * 1e6
-    return {**figures, "idle_share": idle, "busy_cpu": figures["all_cpu"] - idle_cpu}
+    words += ["--producers", str(case.publishers * len(groups))]
+    return [*words, "--keyed"] if partitioned else words
 
 
 def _idle(cluster: TidemarkCluster, scale: Scale) -> float:
@@ -128,19 +205,6 @@ def _idle(cluster: TidemarkCluster, scale: Scale) -> float:
     began, before = time.monotonic(), cluster.cpu_seconds()
     time.sleep(scale.grow_s / 2)
     return (cluster.cpu_seconds() - before) / (time.monotonic() - began)
-
-
-def _published(case: Case, ports: list[int], roles: Roles, scale: Scale, *words: str) -> Figures:
-    pids = sorted({pid for some in roles.values() for pid in some})
-    said, confirmed = load(case, ports, pids, *_seconds(scale), *words)
-    spent = dict(zip(pids, said["cpu_s_by_process"], strict=True))
-    return {
-        **_per_million(roles, spent, confirmed),
-        "messages": said["confirmed"],
-        "confirmed_per_s": said["confirmed_per_s"],
-        "confirm_p50_ms": said["confirm_us"]["p50"] / 1e3,
-        "generator_busy": said["generator_busy"],
-    }
 
 
 def _declare(port: int, groups: list[str], *, partitioned: bool) -> None:

@@ -20,7 +20,7 @@ from bench.cluster.cases import (
     Kind,
 )
 from bench.cluster.report import values
-from bench.cluster.slopes import GROWTH, grown, lines, points
+from bench.cluster.slopes import GROWTH, grown, lines, points, times
 from bench.drawing import LIMIT, pyplot, save, tidy
 from bench.page import IMAGES
 from bench.results import Results
@@ -108,16 +108,23 @@ def _draw_failover(axis: Any, results: Results, case: str, kind: Kind) -> None:
 
 
 def _draw_growth(axis: Any, results: Results, case: Case) -> None:
-    """A line through the medians of each line's sizes, from zero: flat is what is hoped for."""
+    """A line through the medians of each line's sizes, from zero: flat is what is hoped for, of a ratio the diagonal."""
     growth = GROWTH[case.kind]
-    label = dict(growth.rows)[growth.drawn]
+    values, title = (
+        (times, growth.ratio)
+        if growth.ratio
+        else (points, f"CPU s a million: {dict(growth.rows)[growth.drawn]}")
+    )
     for line, colour in zip(lines(case), _COLOURS.values(), strict=False):
-        found = points(results, case, line, growth.drawn)
+        found = values(results, case, line, growth.drawn)
         axis.plot(list(found), [median(each) for each in found.values()], "o-", color=colour, label=line)
         for size, each in found.items():
             axis.plot([size, size], [min(each), max(each)], color=LIMIT, linewidth=0.8)
+    if growth.ratio:
+        most = max(step.size for step in case.steps)
+        axis.plot([1, most], [1, most], color=LIMIT, linewidth=0.8, linestyle="--")
     axis.set_ylim(bottom=0)
     axis.set_xlabel(case.name)
-    axis.set_title(f"CPU s a million: {label}", fontsize=8, loc="left")
+    axis.set_title(title, fontsize=8, loc="left")
     axis.legend(fontsize=7, frameon=False)
     tidy(axis)

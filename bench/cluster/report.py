@@ -25,9 +25,9 @@ from bench.cluster.cases import (
     Statistic,
 )
 from bench.cluster.cases import bars as every_bar
-from bench.cluster.slopes import GROWTH, as_json, grown, lines, steepness
+from bench.cluster.slopes import GROWTH, as_json, grown, lines, ratios_as_json, steepness, times
 from bench.page import DOCS, Part, closing, opening
-from bench.results import Results, Spread
+from bench.results import Results, Spread, spread_of
 from bench.results import write_json as write_results
 from bench.streams.pump import percentile
 from bench.tables import Grid, Words, figure, print_failures, print_verdict, spread_text
@@ -238,7 +238,13 @@ def _catch_up_grid(results: Results) -> Iterator[Grid]:
 
 
 def _steep(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:+,.0f}"
     return f"{value:+.3g}" if value else "0"
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}×"
 
 
 def _growth_grids(results: Results) -> Iterator[Grid]:
@@ -249,12 +255,19 @@ def _growth_grids(results: Results) -> Iterator[Grid]:
         for metric, label in growth.rows:
             cells = [spread_text(results.spread(case.name, step.name, metric)) for step in steps]
             grid.rows.append([label, *cells])
+            if growth.ratio and metric == growth.drawn:
+                ratios = {line: times(results, case, line, metric) for line in lines(case)}
+                found = [ratios[step.line].get(step.size, []) for step in steps]
+                grid.rows.append([growth.ratio, *(spread_text(spread_of(each), _times) for each in found)])
+        for metric, label in growth.shares:
+            cells = [spread_text(results.spread(case.name, step.name, metric), percent) for step in steps]
+            grid.rows.append([label, *cells])
         yield grid
         slopes = Grid(f"{growth.title}: slopes", lines(case))
         for slope in growth.slopes:
-            found = [steepness(results, case, line, slope) for line in lines(case)]
-            if any(found):
-                slopes.rows.append([slope.label, *(spread_text(each, _steep) for each in found)])
+            steep = [steepness(results, case, line, slope) for line in lines(case)]
+            if any(steep):
+                slopes.rows.append([slope.label, *(spread_text(each, _steep) for each in steep)])
         if slopes.rows:
             yield slopes
 
@@ -295,8 +308,8 @@ def write_json(results: Results, facts: dict[str, str], settings: dict[str, Any]
         }
         for found in verdicts(results)
     ]
-    slopes = as_json(results)
-    write_results(path, results, facts, settings, bars, **({"slopes": slopes} if slopes else {}))
+    more = {"slopes": as_json(results), "ratios": ratios_as_json(results)}
+    write_results(path, results, facts, settings, bars, **{name: told for name, told in more.items() if told})
 
 
 def markdown(results: Results, facts: dict[str, str], settings: dict[str, Any], images: list[Path]) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import linear_regression, median
+from dataclasses import asdict, dataclass
+from statistics import linear_regression
 from typing import Any
 
 from bench.cluster.cases import CASES, Case, Kind
-from bench.results import Results, Spread
+from bench.results import Results, Spread, spread_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,10 @@ class Growth:
     slopes: tuple[Slope, ...]
     drawn: str
     """The metric of its plot."""
+    ratio: str = ""
+    """What to call how many times as much of that metric there is as with the smallest size, where this is told and drawn."""
+    shares: tuple[tuple[str, str], ...] = ()
+    """More rows, in percent."""
 
 
 _RATE = ("confirmed_per_s", "confirmed a second")
@@ -85,6 +89,32 @@ GROWTH: dict[Kind, Growth] = {
     Kind.GROW_PARTITIONS: _of_groups(
         "Growing by partitions of a stream: CPU s a million confirmed", "partition"
     ),
+    Kind.GROW_CAPACITY: Growth(
+        "Growing by groups with a small CPU for each process",
+        (
+            _RATE,
+            _LATENCY,
+            ("leaders_cpu", "leaders: CPU s a million"),
+            ("followers_cpu", "followers: CPU s a million"),
+            ("fronts_cpu", "fronts: CPU s a million"),
+        ),
+        (
+            Slope("confirmed_per_s", "confirmed a second: a further group"),
+            Slope("leaders_cpu", "leaders, CPU s a million: a further group"),
+            Slope("fronts_cpu", "fronts, CPU s a million: a further group"),
+        ),
+        "confirmed_per_s",
+        ratio="times that of one group",
+        shares=(
+            ("leaders_used", "of its CPU, the leader that uses least"),
+            ("leaders_still", "periods in which a leader stands still, at least"),
+            ("fronts_used", "of its CPU, the front that uses most"),
+            ("fronts_still", "periods in which a front stands still, at most"),
+            ("followers_used", "of its CPU, the follower that uses most"),
+            ("main_used", "of its CPU, the member of main that uses most"),
+            ("machine_used", "of the machine, all of it, etcd and the load too"),
+        ),
+    ),
     Kind.GROW_CONSUMERS: Growth(
         "Growing by followers of a stream: CPU s a million rows",
         (
@@ -123,6 +153,17 @@ def points(results: Results, case: Case, line: str, metric: str) -> dict[int, li
     return {size: values for size, values in found.items() if values}
 
 
+def times(results: Results, case: Case, line: str, metric: str) -> dict[int, list[float]]:
+    """How many times that of the smallest size each one has, round by round; nothing where that was not measured."""
+    measured = points(results, case, line, metric)
+    base = measured.get(min(step.size for step in case.steps if step.line == line), [])
+    ratios = {
+        size: [value / one for value, one in zip(values, base, strict=False)]
+        for size, values in measured.items()
+    }
+    return {size: found for size, found in ratios.items() if found}
+
+
 def steepness(results: Results, case: Case, line: str, slope: Slope) -> Spread | None:
     """None where fewer than two sizes were measured."""
     measured = points(results, case, line, slope.metric)
@@ -130,8 +171,7 @@ def steepness(results: Results, case: Case, line: str, slope: Slope) -> Spread |
     if len(sizes) < 2:
         return None
     rounds = zip(*(measured[size] for size in sizes), strict=False)
-    found = [linear_regression(sizes, values).slope for values in rounds]
-    return Spread(median(found), min(found), max(found))
+    return spread_of([linear_regression(sizes, values).slope for values in rounds])
 
 
 def told(results: Results) -> Iterator[tuple[Case, str, Slope, Spread]]:
@@ -150,7 +190,18 @@ def as_json(results: Results) -> list[dict[str, Any]]:
             "line": line,
             "metric": slope.metric,
             "text": slope.label,
-            "slope": {"median": found.median, "low": found.low, "high": found.high},
+            "slope": asdict(found),
         }
         for case, line, slope, found in told(results)
+    ]
+
+
+def ratios_as_json(results: Results) -> list[dict[str, Any]]:
+    return [
+        {"case": case.name, "line": line, "metric": growth.drawn, "size": size, "ratio": asdict(found)}
+        for case in grown(results)
+        if (growth := GROWTH[case.kind]).ratio
+        for line in lines(case)
+        for size, values in times(results, case, line, growth.drawn).items()
+        if (found := spread_of(values)) is not None
     ]

@@ -18,7 +18,7 @@ import pytest
 
 from bench import proc, rabbitmq
 from bench.build import build
-from bench.cluster import cases, plot, report, slopes, wire
+from bench.cluster import cases, plot, quota, report, slopes, wire
 from bench.cluster.__main__ import _groups, _steps, campaign, main
 from bench.cluster.cases import CHAIN, FLOOR, NATS, RABBITMQ, STANDBY, Scale, Step, select
 from bench.cluster.catchup import Watch, bulk_copy, journal_bytes, states_told
@@ -29,7 +29,17 @@ from bench.cluster.rabbitmq import RabbitCluster
 from bench.results import Results, read_json
 from bench.streams import nats
 
-TINY = Scale(rounds=1, seconds=0.3, warmup_s=0.1, kills=1, freezes=1, messages=5_000, grow_s=0.4, sizes_max=9)
+TINY = Scale(
+    rounds=1,
+    seconds=0.3,
+    warmup_s=0.1,
+    kills=1,
+    freezes=1,
+    messages=5_000,
+    grow_s=0.4,
+    capacity_s=1,
+    sizes_max=9,
+)
 CASE = "publish-100b-w100-x1"
 
 
@@ -152,6 +162,31 @@ def test_growth_is_in_the_page_in_the_file_and_drawn(tmp_path: Path) -> None:
     assert {(each["line"], each["text"]) for each in told} >= {("chain", "the leader: a further follower")}
     pytest.importorskip("matplotlib")
     assert [path.name for path in plot.draw(grown_results(), tmp_path)] == ["bench-cluster-growth.svg"]
+
+
+def grown_capacity() -> Results:
+    """Two rounds, the second on a faster machine: three groups do three times as much in the first, twice in the second."""
+    results = Results()
+    for rates in ({1: 1000.0, 3: 3000.0}, {1: 2000.0, 3: 4000.0}):
+        for size, rate in rates.items():
+            figures = {"confirmed_per_s": rate, "leaders_used": 0.99}
+            results.add("grow-capacity", f"queues-{size}", figures)
+    return results
+
+
+def test_capacity_is_told_as_how_many_times_that_of_one_group_in_the_same_round(tmp_path: Path) -> None:
+    page = report.markdown(grown_capacity(), {"cpu": "x"}, SETTINGS, [])
+    report.write_json(grown_capacity(), {"cpu": "x"}, SETTINGS, tmp_path / "r.json")
+
+    assert "| confirmed a second | 1,500 [1,000–2,000] | 3,500 [3,000–4,000] |" in page
+    assert "| times that of one group | 1.00× | 2.50× [2.00×–3.00×] |" in page
+    assert "| of its CPU, the leader that uses least | 99% | 99% |" in page
+    assert "| confirmed a second: a further group | +1,000 |" in page
+    one, three = json.loads((tmp_path / "r.json").read_text())["ratios"]
+    assert (one["size"], one["ratio"]["median"]) == (1, 1)
+    assert three["ratio"] == {"median": 2.5, "low": 2, "high": 3}
+    pytest.importorskip("matplotlib")
+    assert [path.name for path in plot.draw(grown_capacity(), tmp_path)] == ["bench-cluster-growth.svg"]
 
 
 def test_every_case_that_grows_is_told() -> None:
@@ -457,6 +492,40 @@ def test_cases_that_grow_run_on_clusters_of_their_sizes(tmp_path: Path) -> None:
     assert partitions["leaders_cpu"] > 0 and partitions["fronts_cpu"] > 0
     assert followers["delivered_per_s"] == pytest.approx(2 * followers["rows_per_s"])
     assert not list(tmp_path.iterdir())
+
+
+@needs_etcd
+def test_a_group_of_small_cpus_is_bound_by_its_leader(tmp_path: Path) -> None:
+    try:
+        quota.controller()
+    except quota.NoQuotasError as reason:
+        pytest.skip(str(reason))
+    [case] = select(["grow-capacity"])
+    case = dataclasses.replace(case, steps=(Step("queues", 1, CHAIN, nodes=1),))
+    results = Results()
+
+    campaign([case], [CHAIN], TINY, tmp_path, results, lambda _: None)
+
+    assert results.failures == []
+    [figures] = results.runs["grow-capacity"]["queues-1"]
+    assert 0.5 < figures["leaders_used"] < 1.5
+    assert figures["leaders_still"] > 0.5 > figures["main_used"]
+    assert figures["fronts_used"] < figures["leaders_used"]
+
+
+@needs_etcd
+def test_where_nobody_may_set_quotas_the_case_is_skipped_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quota, "_MOUNTS", tmp_path / "mounts")
+    (tmp_path / "mounts").write_text("proc /proc proc rw 0 0\n")
+
+    words = ["--quick", "--case", "grow-capacity", "--contestants", CHAIN, "--folder", str(tmp_path)]
+    assert main(words) == 1
+
+    said = capsys.readouterr().out
+    assert "grow-capacity is skipped: no cgroups are mounted that limit CPU" in said
+    assert "nothing was measured" in said
 
 
 @pytest.mark.skipif(
