@@ -1,7 +1,7 @@
 """A CPU of its own for each process, and a small one: a cgroup with a quota, `cpu.cfs_quota_us` or in cgroup v2 `cpu.max`.
 
 On a machine with few cores processes share them, so that more processes are not more power. With quotas that add up to no more
-than the cores each has as much as on a machine of its own, whatever the others do, and never more.
+than the cores each has as much as on a machine of its own, whatever the others do, and never more. Who has no quota waits.
 
 A quota is for 20 ms, long beside the kernel's ticks (4 ms at 250 Hz), at which it is enforced: who runs over it stands still for
 as much longer. So a process with a tenth of a core may stand still for 40 ms at a time, which leases of 2 s do not notice.
@@ -41,13 +41,16 @@ class Controller:
     def group(self, pid: int) -> Path:
         return self.folder / f"{_PREFIX}{os.getpid()}-{pid}"
 
-    def write_quota(self, group: Path, share: float) -> None:
+    def limit(self, group: Path, share: float) -> None:
+        """To so much of one core, before whoever has no quota: a hundred times the usual weight."""
         quota_us = round(_PERIOD_US * share)
         if self.unified:
             (group / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
+            (group / "cpu.weight").write_text("10000")
             return
         (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
         (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        (group / "cpu.shares").write_text("102400")
 
     def home(self, pid: int) -> Path:
         """The group that a process is in.
@@ -88,7 +91,7 @@ def controller() -> Controller:
     try:
         group.mkdir()
         try:
-            found.write_quota(group, 0.5)
+            found.limit(group, 0.5)
         finally:
             group.rmdir()
     except OSError as problem:
@@ -138,7 +141,7 @@ def small_cpus(shares: Mapping[int, float]) -> Iterator[dict[int, SmallCpu]]:
     try:
         for pid, cpu in cpus.items():
             cpu.group.mkdir()
-            found.write_quota(cpu.group, cpu.share)
+            found.limit(cpu.group, cpu.share)
             (cpu.group / "cgroup.procs").write_text(str(pid))
         yield cpus
     finally:

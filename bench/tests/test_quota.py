@@ -48,10 +48,13 @@ def test_a_controller_that_takes_no_groups_is_named(tmp_path: Path, monkeypatch:
         controller()
 
 
-def test_a_quota_of_cgroup_v2_is_one_line(tmp_path: Path) -> None:
-    Controller(tmp_path, unified=True).write_quota(tmp_path, 0.1)
+def test_cgroup_v2_has_files_of_its_own(tmp_path: Path) -> None:
+    Controller(tmp_path, unified=True).limit(tmp_path, 0.1)
 
-    assert (tmp_path / "cpu.max").read_text() == "2000 20000"
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "cpu.max": "2000 20000",
+        "cpu.weight": "10000",
+    }
 
 
 def test_more_than_the_machine_has_is_refused() -> None:
