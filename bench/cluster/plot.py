@@ -110,10 +110,9 @@ def _draw_failover(axis: Any, results: Results, case: str, kind: Kind) -> None:
 def _draw_growth(axis: Any, results: Results, case: Case) -> None:
     """A line through the medians of each line's sizes, from zero: flat is what is hoped for, of a ratio the diagonal."""
     growth = GROWTH[case.kind]
+    label = dict(growth.rows)[growth.drawn]
     values, title = (
-        (times, growth.ratio)
-        if growth.ratio
-        else (points, f"CPU s a million: {dict(growth.rows)[growth.drawn]}")
+        (times, f"{label}, {growth.ratio}") if growth.ratio else (points, f"CPU s a million: {label}")
     )
     for line, colour in zip(lines(case), _COLOURS.values(), strict=False):
         found = values(results, case, line, growth.drawn)

@@ -496,6 +496,7 @@ def test_cases_that_grow_run_on_clusters_of_their_sizes(tmp_path: Path) -> None:
 
 @needs_etcd
 def test_a_group_of_small_cpus_is_bound_by_its_leader(tmp_path: Path) -> None:
+    """K-51: so that what a further leader adds is what `grow-capacity` measures."""
     try:
         quota.controller()
     except quota.NoQuotasError as reason:
