@@ -2,80 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import pika
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from helpers.amqp import get_one, put
 from helpers.broker import BrokerProcess
+from helpers.certificates import Authority
 from pika.credentials import ExternalCredentials
 from pika.exceptions import AMQPConnectionError
-
-
-@dataclass(frozen=True)
-class Authority:
-    """Signs certificates for the server and for users."""
-
-    folder: Path
-    key: ec.EllipticCurvePrivateKey
-    name: x509.Name
-
-    @classmethod
-    def create(cls, folder: Path) -> Authority:
-        key = ec.generate_private_key(ec.SECP256R1())
-        authority = cls(folder, key, common_name("test authority"))
-        authority.sign("authority", authority.name, key, is_authority=True)
-        return authority
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / "authority.pem"
-
-    def issue(self, user: str) -> Path:
-        """A PEM file with a certificate of this common name and its key."""
-        return self.sign(user, common_name(user), ec.generate_private_key(ec.SECP256R1()))
-
-    def sign(
-        self, file: str, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False
-    ) -> Path:
-        now = datetime.datetime.now(datetime.UTC)
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self.name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .sign(self.key, hashes.SHA256())
-        )
-        path = self.folder / f"{file}.pem"
-        path.write_bytes(
-            certificate.public_bytes(serialization.Encoding.PEM)
-            + key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        return path
-
-
-def common_name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
-from tidemark.cluster.config import ClusterConfig
 from tidemark.config import Address, Config, parse_address
 from tidemark.errors import ConfigError, PeerFault, PeerRefused
 from tidemark.frontend.services import PeerInfo
@@ -41,7 +40,8 @@ from tidemark.runtime.clock import Clock
 from tidemark.runtime.connection import LINGER_S, peer_info
 from tidemark.runtime.listening import bound
 from tidemark.runtime.log import Log
-from tidemark.runtime.peers import PeerTls, peer_tls, read_secret
+from tidemark.runtime.peer_tls import not_opened, peer_tls_of, unheard
+from tidemark.runtime.peers import UNPROVEN, read_secret
 from tidemark.runtime.server import GOODBYE_S, READ_BYTES, TICK_S, connections_for
 from tidemark.runtime.throttle import Rates, Throttle
 from tidemark.runtime.tls import server_context
@@ -160,7 +160,9 @@ class Socket(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self.closing = True
         if not self.taken.done():
-            self.taken.set_exception(NotTaken("the member closed the link"))
+            silent = self._handshake is not None and self._handshake.unanswered
+            words = unheard(self._server.peer_tls) if silent else "the member closed the link"
+            self.taken.set_exception(NotTaken(words))
         self._server.disconnected(self)
 
     def pause_writing(self) -> None:
@@ -224,7 +226,7 @@ class FrontServer:
             problem = f"must not be empty: give --group {MAIN}=HOST:PORT"
             raise ConfigError(key="front.groups", problem=problem)
         cluster = config.cluster
-        self._secret, self._tls = read_secret(cluster.secret_file, log), peer_tls_of(cluster)
+        self._secret, self.peer_tls = read_secret(cluster.secret_file, log), peer_tls_of(cluster)
         self.through = len(self.members) == 1
         kind: Literal[LinkKind.WIRING, LinkKind.LEADER] = LinkKind.LEADER if self.through else LinkKind.WIRING
         self._feeds = {
@@ -273,7 +275,7 @@ class FrontServer:
             members,
             Amqp091Content(),
             self.log,
-            self._tls,
+            self.peer_tls,
             group,
             kind,
         )
@@ -509,7 +511,7 @@ class FrontServer:
                     one = await self._connected(member, link)
                 except OSError as failure:
                     silent = isinstance(failure, TimeoutError)
-                    words = "no answer" if silent else (failure.strerror or str(failure)).lower()
+                    words = "no answer" if silent else not_opened(failure)
                     problem = f"{member}: {words}"
                     continue
                 if member in members:
@@ -541,7 +543,7 @@ class FrontServer:
                 lambda: Socket(self, link, handshake),
                 member.address.host,
                 member.address.port,
-                ssl=self._tls.dialling if self._tls and handshake else None,
+                ssl=self.peer_tls.dialling if self.peer_tls and handshake else None,
             )
             try:
                 await one.taken
@@ -553,8 +555,8 @@ class FrontServer:
     def _handshake(self, member: Member, link: Leader) -> Dialler | None:
         if not member.name:
             return None
-        if not self._secret and self._tls is None and not is_loopback(member.address.host):
-            raise NotTaken(f"{member.address} is not on this machine: set cluster.secret_file")
+        if not self._secret and self.peer_tls is None and not is_loopback(member.address.host):
+            raise NotTaken(f"{member.address} {UNPROVEN}")
         peer = link.owner.peer
         client = Client(
             peer.host, peer.port, peer.local_host, peer.local_port, peer.tls, peer.certificate_name
@@ -579,14 +581,3 @@ class FrontServer:
         """An exception that nobody caught: say so and go on."""
         facts = {"error": context["exception"]} if "exception" in context else {}
         self.log.error("unexpected", what=context.get("message", ""), **facts)
-
-
-def peer_tls_of(cluster: ClusterConfig) -> PeerTls | None:
-    """How links with members are encrypted, if they are."""
-    if cluster.peer_certificate is None:
-        return None
-    if cluster.peer_authorities is None:
-        raise ConfigError(
-            key="cluster.peer_authorities", problem="is needed when cluster.peer_certificate is set"
-        )
-    return peer_tls(cluster.peer_certificate, cluster.peer_key, cluster.peer_authorities)

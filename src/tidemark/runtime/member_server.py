@@ -41,7 +41,8 @@ from tidemark.runtime.log import Log
 from tidemark.runtime.membership import Membership
 from tidemark.runtime.membership.external import ExternalMembership
 from tidemark.runtime.membership.telling import Listening, exchange
-from tidemark.runtime.peers import Peers, PeerTls, peer_tls, read_secret
+from tidemark.runtime.peer_tls import PeerTls, peer_tls_of
+from tidemark.runtime.peers import Peers, read_secret
 from tidemark.runtime.relay import Near
 from tidemark.runtime.server import Server
 from tidemark.runtime.wholefile import WholeFile
@@ -110,7 +111,7 @@ class MemberServer(Server):
     async def start(self) -> None:
         cluster, me = self.config.cluster, self.config.node.name
         secret = read_secret(cluster.secret_file, self.log)
-        tls = _tls(self.config)
+        tls = peer_tls_of(cluster)
         listener = self.listener("peer", self.config.listen.peer)
         try:
             self._check_address(secret, tls)
@@ -657,15 +658,6 @@ def _route(entry: str) -> tuple[Name, Address]:
     """NAME=HOST:PORT"""
     name, _, address = entry.partition("=")
     return name, parse_address("cluster.peers", address)
-
-
-def _tls(config: Config) -> PeerTls | None:
-    cluster = config.cluster
-    if cluster.peer_certificate is None:
-        return None
-    if cluster.peer_authorities is None:
-        raise ConfigError(key="cluster.peer_authorities", problem="is needed with cluster.peer_certificate")
-    return peer_tls(cluster.peer_certificate, cluster.peer_key, cluster.peer_authorities)
 
 
 def _reachable(address: Address | None, host: str) -> str:

@@ -26,9 +26,7 @@ import contextlib
 import errno
 import os
 import socket
-import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -37,6 +35,7 @@ from tidemark.errors import ConfigError, PeerFault, PeerRefused
 from tidemark.model.peers import Acked, Completed, Hello, Message, Name, Outdated, Unit
 from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.log import Log
+from tidemark.runtime.peer_tls import PeerTls, TlsDoor, not_opened, unheard
 from tidemark.wire.peer.codec import PING, Decoder, encode, encode_unit
 from tidemark.wire.peer.handshake import NONCE_BYTES, Client, Dialler, LinkKind, Listener, State
 
@@ -61,6 +60,9 @@ JOINED_BYTES_MAX = 64 << 10
 PAUSE_S_MIN = 0.02
 PAUSE_S_MAX = 1.0
 SECRET_BYTES_MIN = 16
+UNPROVEN = (
+    "is not on this machine: set cluster.secret_file, or cluster.peer_certificate, on every member and front"
+)
 ENCODED_BYTES_MAX = 2 << 20
 """How much of what was sent last is kept for other readers."""
 
@@ -87,39 +89,6 @@ Compared = Callable[[Name], "asyncio.BaseProtocol | str"]
 
 Fed = Callable[[Name], "asyncio.BaseProtocol | str"]
 """Asked about a link over which a front wants to have the wiring: the protocol that takes its socket, or why not."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeerTls:
-    """How links are encrypted; both sides show a certificate of the same authority."""
-
-    listening: ssl.SSLContext
-    dialling: ssl.SSLContext
-
-
-def peer_tls(certificate: Path, key: Path | None, authorities: Path) -> PeerTls:
-    """The contexts of both sides.
-
-    Raises:
-        ConfigError: a file is not what its setting says.
-    """
-    contexts = []
-    for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
-        context = ssl.SSLContext(side)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Members are known by their authority and by the handshake, wherever their address is.
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        try:
-            context.load_cert_chain(certificate, key)
-            context.load_verify_locations(authorities)
-        except (OSError, ssl.SSLError) as problem:
-            raise ConfigError(
-                key="cluster.peer_certificate",
-                problem=f"{certificate} with authorities {authorities} cannot be used: {problem}",
-            ) from None
-        contexts.append(context)
-    return PeerTls(*contexts)
 
 
 def read_secret(path: Path | None, log: Log) -> bytes:
@@ -185,6 +154,8 @@ class Peers:
         self._heard_last: dict[Name, Link] = {}
         self._source: Source | None = None
         self._server: asyncio.Server | None = None
+        self._door: TlsDoor | None = None
+        """Listens in place of the server, with certificates."""
         self._beat_due_s = self.loop.time() + BEAT_S
         self._beat = self.loop.call_later(BEAT_S, self._look)
         self._news_due: asyncio.TimerHandle | None = None
@@ -198,12 +169,10 @@ class Peers:
         return not self.secret and self.tls is None
 
     async def listen(self, listener: socket.socket) -> None:
-        self._server = await self.loop.create_server(
-            lambda: Link(self, self._listening(), dialled=False),
-            sock=listener,
-            ssl=self.tls.listening if self.tls else None,
-            ssl_handshake_timeout=OPENING_S if self.tls else None,
-        )
+        if self.tls is None:
+            self._server = await self.loop.create_server(self._accepted, sock=listener)
+        else:
+            self._door = TlsDoor(listener, self.tls, self._accepted, self._shown_out, OPENING_S, OPENING_MAX)
 
     async def close(self) -> None:
         """Close every link; nobody is told."""
@@ -216,6 +185,8 @@ class Peers:
         for link in list(self._every):
             link.told = True
             link.transport.abort()
+        if self._door is not None:
+            await self._door.close()
         await asyncio.sleep(0)
 
     # What the member asks --------------------------------------------------------------------------------------
@@ -377,8 +348,14 @@ class Peers:
         if link is not None:
             link.end("closed by us")
 
-    def _listening(self) -> Listener:
-        return Listener(self.me, self.cluster, self.secret, os.urandom(NONCE_BYTES))
+    def _accepted(self) -> Link:
+        return Link(
+            self, Listener(self.me, self.cluster, self.secret, os.urandom(NONCE_BYTES)), dialled=False
+        )
+
+    def _shown_out(self, far: str, why: str) -> None:
+        """Its certificate was not one of ours."""
+        self.log.warning("link failed", peer="", address=far, why=why)
 
     def _look(self) -> None:
         """Keep idle links alive and end silent ones."""
@@ -432,7 +409,7 @@ class Source:
         if address is None:
             problem = "its address is not known yet"
         elif peers.open_to_strangers and not is_loopback(address.host):
-            problem = f"{address} is not on this machine: set cluster.secret_file on every member"
+            problem = f"its address {UNPROVEN}"
         else:
             try:
                 link = await self._connect(address)
@@ -440,7 +417,7 @@ class Source:
                 problem = f"no answer in {OPENING_S} s"
             except OSError as error:
                 gone = error.errno == errno.ECONNREFUSED
-                problem = (error.strerror or str(error)).lower()
+                problem = not_opened(error)
             else:
                 await link.over.wait()
                 if link.up:
@@ -501,7 +478,7 @@ class Link(asyncio.BufferedProtocol):
         self.far = f"{where[0]}:{where[1]}"
         self._peers.made(self)
         if not self.dialled and self._peers.open_to_strangers and not is_loopback(str(where[0])):
-            self.fail("a member of another machine, and no cluster.secret_file")
+            self.fail(f"its address {UNPROVEN}")
         elif not self.dialled and self._peers.opening > OPENING_MAX:
             self.fail("too many connections that have not said who they are")
         else:
@@ -531,8 +508,11 @@ class Link(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and not self._closing:
-            self.why = str(exc).lower() or type(exc).__name__
+        if not self._closing:
+            if isinstance(self._handshake, Dialler) and self._handshake.unanswered:
+                self.why = unheard(self._peers.tls)
+            elif exc is not None:
+                self.why = str(exc).lower() or type(exc).__name__
         self._closing = True
         self._peers.lost(self)
         self.over.set()

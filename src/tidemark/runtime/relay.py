@@ -23,7 +23,8 @@ from tidemark.frontend.services import PeerInfo
 from tidemark.model.peers import Name
 from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.connection import peer_info
-from tidemark.runtime.peers import OPENING_S, Peers, no_delay
+from tidemark.runtime.peer_tls import PeerTls, not_opened, unheard
+from tidemark.runtime.peers import OPENING_S, UNPROVEN, Peers, no_delay
 from tidemark.wire.peer.handshake import NONCE_BYTES, Client, Dialler
 from tidemark.wire.stream.frames import MAGIC, PREAMBLE, READER_PREAMBLE
 
@@ -194,12 +195,13 @@ class Near(asyncio.Protocol):
 class Far(asyncio.Protocol):
     """The leader's side."""
 
-    def __init__(self, handshake: Dialler, near: Near, write_buffer_bytes: int) -> None:
+    def __init__(self, handshake: Dialler, near: Near, write_buffer_bytes: int, tls: PeerTls | None) -> None:
         self.transport: asyncio.Transport
         self.closed = False
         self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._handshake: Dialler | None = handshake
         self._near = near
+        self._tls = tls
         self._write_buffer_bytes = write_buffer_bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -226,7 +228,7 @@ class Far(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         if not self.taken.done():
-            self.taken.set_exception(NotTaken(str(exc or "the leader closed the connection").lower()))
+            self.taken.set_exception(NotTaken(self._why_lost(exc)))
         elif self._near.far is self:
             self._near.end()
 
@@ -235,6 +237,11 @@ class Far(asyncio.Protocol):
         if not self.closed:
             self.closed = True
             self.transport.close()
+
+    def _why_lost(self, exc: Exception | None) -> str:
+        if self._handshake is not None and self._handshake.unanswered:
+            return unheard(self._tls)
+        return str(exc or "the leader closed the connection").lower()
 
     def _shake_hands(self, handshake: Dialler, data: bytes) -> bytes:
         try:
@@ -266,7 +273,7 @@ async def dialled(peers: Peers, leader: Name, client: PeerInfo, near: Near) -> F
     if address is None:
         raise NotTaken(f"the address of {leader} is not known")
     if peers.open_to_strangers and not is_loopback(address.host):
-        raise NotTaken(f"{address} is not on this machine, and there is no cluster.secret_file")
+        raise NotTaken(f"{address} {UNPROVEN}")
     who = Client(
         client.host, client.port, client.local_host, client.local_port, client.tls, client.certificate_name
     )
@@ -274,7 +281,7 @@ async def dialled(peers: Peers, leader: Name, client: PeerInfo, near: Near) -> F
     try:
         async with asyncio.timeout(OPENING_S):
             _, far = await peers.loop.create_connection(
-                lambda: Far(handshake, near, near.transport.get_write_buffer_limits()[1]),
+                lambda: Far(handshake, near, near.transport.get_write_buffer_limits()[1], peers.tls),
                 address.host,
                 address.port,
                 ssl=peers.tls.dialling if peers.tls else None,
@@ -287,5 +294,5 @@ async def dialled(peers: Peers, leader: Name, client: PeerInfo, near: Near) -> F
     except TimeoutError:
         raise NotTaken(f"{leader} does not answer at {address}") from None
     except OSError as problem:
-        raise NotTaken(f"{leader} at {address}: {(problem.strerror or str(problem)).lower()}") from None
+        raise NotTaken(f"{leader} at {address}: {not_opened(problem)}") from None
     return far

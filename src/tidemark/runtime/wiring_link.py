@@ -24,6 +24,7 @@ from tidemark.model.wiring import MAIN
 from tidemark.ports import Content
 from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.log import Log
+from tidemark.runtime.peer_tls import PeerTls, not_opened, unheard
 from tidemark.runtime.peers import (
     BEAT_S,
     IDLE_S,
@@ -31,7 +32,7 @@ from tidemark.runtime.peers import (
     PAUSE_S_MAX,
     PAUSE_S_MIN,
     SILENT_S,
-    PeerTls,
+    UNPROVEN,
     no_delay,
 )
 from tidemark.wire.peer.handshake import NONCE_BYTES, Dialler, LinkKind
@@ -86,7 +87,7 @@ class WiringLink:
         self._secret = secret
         self._members = dict(members)
         self._log = log
-        self._tls = tls
+        self.tls = tls
         self._link: _Link | None = None
         self._problem = ""
         self._task: asyncio.Task[None] | None = None
@@ -151,8 +152,8 @@ class WiringLink:
         if address is None:
             self._failed(name, "its address is not known")
             return None
-        if not self._secret and self._tls is None and not is_loopback(address.host):
-            self._failed(name, f"{address} is not on this machine: set cluster.secret_file")
+        if not self._secret and self.tls is None and not is_loopback(address.host):
+            self._failed(name, f"{address} {UNPROVEN}")
             return None
         handshake = Dialler(
             self._front, self._cluster, self._secret, os.urandom(NONCE_BYTES), name, kind=self._kind
@@ -163,13 +164,13 @@ class WiringLink:
                     lambda: _Link(self, handshake, opening_s),
                     address.host,
                     address.port,
-                    ssl=self._tls.dialling if self._tls else None,
+                    ssl=self.tls.dialling if self.tls else None,
                 )
         except TimeoutError:
             self._failed(name, f"no answer in {opening_s} s")
             return None
         except OSError as error:
-            self._failed(name, (error.strerror or str(error)).lower())
+            self._failed(name, not_opened(error))
             return None
         try:
             await link.over.wait()
@@ -261,7 +262,9 @@ class _Link(asyncio.Protocol):
             self._end(str(problem))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and not self.over.is_set():
+        if self._handshake is not None and self._handshake.unanswered and not self.over.is_set():
+            self.why = unheard(self._owner.tls)
+        elif exc is not None and not self.over.is_set():
             self.why = str(exc).lower() or type(exc).__name__
         if self._timer is not None:
             self._timer.cancel()

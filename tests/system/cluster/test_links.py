@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from random import Random
@@ -21,16 +20,14 @@ from typing import Any
 
 import pytest
 import uvloop
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from helpers.certificates import SERVERS_ONLY, Authority
 
 from tidemark.config import Address
 from tidemark.model.peers import Acked, Completed, Ends, Hello, Log, Message, Offer, Outdated, Unit
 from tidemark.runtime import peers
 from tidemark.runtime.log import Log as LogLines
-from tidemark.runtime.peers import Peers, PeerTls, peer_tls
+from tidemark.runtime.peer_tls import PeerTls, peer_tls
+from tidemark.runtime.peers import Peers
 from tidemark.wire.peer.codec import encode
 from tidemark.wire.peer.handshake import Client
 
@@ -437,49 +434,146 @@ async def test_without_a_secret_only_this_machines_addresses_are_dialled() -> No
         b.peers.known("a", Address("192.0.2.1", 7000))
         b.peers.dial("a")
         await eventually(lambda: b.said("down"))
-        assert "set cluster.secret_file on every member" in b.lines.getvalue()
+        assert "set cluster.secret_file, or cluster.peer_certificate" in b.lines.getvalue()
 
 
 # Certificates ---------------------------------------------------------------------------------------------------------
 
 
-def own_certificate(file: Path) -> Path:
-    """A key and a certificate that it signed itself: its own authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "members")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-    file.write_bytes(secret + certificate.public_bytes(pem))
-    return file
+def trusting(one: Authority, certificate: Path) -> PeerTls:
+    """This certificate is shown, and what others show must be signed by this authority."""
+    return peer_tls(certificate, None, one.certificate)
+
+
+SIGNED = "its certificate is not signed by an authority in cluster.peer_authorities"
+ASK = "it closed the link before it said anything: does it trust cluster.peer_certificate? its log says why"
+STRANGERS = {
+    # What it shows, whom it trusts: what is said where it dials, and what it says itself.
+    ("of another", "another"): ("", SIGNED),
+    ("of another", "ours"): (SIGNED, ASK),
+    ("ours", "another"): ("", SIGNED),
+    ("expired", "ours"): ("its certificate has expired: give it a new one and start it again", ASK),
+    ("for servers", "ours"): ("its extended key usage must allow server and client authentication", ASK),
+    ("nothing", ""): (
+        "it does not speak TLS: if it is a member, set cluster.peer_certificate there",
+        "if its links have certificates, set cluster.peer_certificate here; its log says why",
+    ),
+}
 
 
 @in_loop
-async def test_certificates_of_another_authority_open_nothing(
-    tmp_path_factory: pytest.TempPathFactory,
+@pytest.mark.parametrize(("shows", "trusts"), STRANGERS)
+async def test_who_shows_no_certificate_of_ours_stays_outside_and_is_told_of(
+    tmp_path: Path, shows: str, trusts: str
 ) -> None:
-    ours, theirs = (own_certificate(tmp_path_factory.mktemp("tls") / "own.pem") for _ in range(2))
+    """Q-56, S-22: certificates are all that members know one another by."""
+    here, there = STRANGERS[shows, trusts]
+    ours, another = Authority.create(tmp_path / "ours"), Authority.create(tmp_path / "another", "another")
+    shown = {
+        "ours": ours.issue("c"),
+        "of another": another.issue("c"),
+        "expired": ours.issue("expired", days=-1),
+        "for servers": ours.issue("for servers", usage=SERVERS_ONLY),
+    }
+    authorities = {"ours": ours, "another": another}
     async with sides() as make:
-        a = await make("a", secret=b"", tls=peer_tls(ours, None, ours))
-        b = await make("b", secret=b"", tls=peer_tls(ours, None, ours))
-        stranger = await make("c", secret=b"", tls=peer_tls(theirs, None, theirs))
+        a, b = [await make(name, secret=b"", tls=trusting(ours, ours.issue(name))) for name in "ab"]
+        tls = trusting(authorities[trusts], shown[shows]) if trusts else None
+        c = await make("c", secret=b"", tls=tls)
         b.peers.dial("a")
-        stranger.peers.dial("a")
-        await eventually(lambda: b.said("up") and stranger.said("down"))
+        c.peers.dial("a")
+        await eventually(lambda: b.said("up") and c.said("down"))
         a.peers.ship("b", 1, Unit(Log.CATALOG, 0, 1, 2, memoryview(b"x" * 200_000)))
-        await eventually(lambda: b.units)
+        await eventually(lambda: b.units and here in a.lines.getvalue())
 
         assert a.story == [("up", "b", False)]
-        assert stranger.said("up") == []
+        assert c.said("up") == []
+        assert there in c.lines.getvalue()
+
+
+@in_loop
+async def test_while_the_authority_is_replaced_members_trust_both(tmp_path: Path) -> None:
+    old, new = Authority.create(tmp_path / "old", "old"), Authority.create(tmp_path / "new", "new")
+    both = tmp_path / "both.pem"
+    both.write_bytes(old.certificate.read_bytes() + new.certificate.read_bytes())
+    async with sides() as make:
+        a = await make("a", secret=b"", tls=peer_tls(old.issue("a"), None, both))
+        b = await make("b", secret=b"", tls=peer_tls(new.issue("b"), None, both))
+        a.peers.dial("b")
+        b.peers.dial("a")
+        await eventually(lambda: len(a.said("up")) == len(b.said("up")) == 2)
+
+
+@in_loop
+async def test_one_with_certificates_does_not_come_in_where_there_are_none(tmp_path: Path) -> None:
+    ours = Authority.create(tmp_path)
+    async with sides() as make:
+        a = await make("a")
+        b = await make("b", tls=trusting(ours, ours.issue("b")))
+        b.peers.dial("a")
+        await eventually(lambda: b.said("down"))
+
+        assert a.story == []
+        assert "it speaks TLS, and there is no cluster.peer_certificate here" in a.lines.getvalue()
+        assert "it does not speak TLS: set cluster.peer_certificate there" in b.lines.getvalue()
+
+
+@in_loop
+async def test_with_certificates_a_secret_still_counts(tmp_path: Path) -> None:
+    ours = Authority.create(tmp_path)
+    async with sides() as make:
+        a = await make("a", tls=trusting(ours, ours.issue("a")))
+        b = await make("b", tls=trusting(ours, ours.issue("b")), secret=b"a secret of somebody else")
+        b.peers.dial("a")
+        await eventually(lambda: b.said("down"))
+
+        assert a.story == []
+        assert "'b' does not know the secret of cluster 'shop'" in b.lines.getvalue()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@in_loop
+async def test_strangers_at_a_port_with_certificates_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One who says nothing, one who leaves, one who speaks something else, more than there is room for: members still come in."""
+    monkeypatch.setattr(peers, "OPENING_S", 0.3)
+    monkeypatch.setattr(peers, "OPENING_MAX", 20)
+    ours = Authority.create(tmp_path)
+    async with sides() as make:
+        a = await make("a", secret=b"", tls=trusting(ours, ours.issue("a")))
+        before = open_files()
+        for words in (b"", b"GET / HTTP/1.1\r\n\r\n", encode(Outdated(1)), Random(1).randbytes(100)):
+            for _ in range(10):
+                with socket.create_connection((a.address.host, a.address.port)) as one:
+                    one.sendall(words)
+                    await asyncio.sleep(0)
+        silent = [socket.create_connection((a.address.host, a.address.port)) for _ in range(30)]
+        await eventually(lambda: "too many connections that have not said who they are" in a.lines.getvalue())
+        await eventually(lambda: "ssl handshake is taking longer than 0.3 seconds" in a.lines.getvalue())
+        for one in silent:
+            one.close()
+        await eventually(lambda: open_files() <= before + 2)
+
+        b = await make("b", secret=b"", tls=trusting(ours, ours.issue("b")))
+        b.peers.dial("a")
+        await eventually(lambda: b.said("up"))
+        assert a.story == [("up", "b", False)]
+
+
+@in_loop
+async def test_a_source_with_certificates_that_has_ended_is_gone_at_once(tmp_path: Path) -> None:
+    ours = Authority.create(tmp_path)
+    async with sides() as make:
+        a = await make("a", secret=b"", tls=trusting(ours, ours.issue("a")))
+        b = await make("b", secret=b"", tls=trusting(ours, ours.issue("b")))
+        b.peers.dial("a")
+        await eventually(lambda: b.said("up"))
+        began_s = time.monotonic()
+        await a.peers.close()
+        await eventually(lambda: ("down", "a", True, True) in b.story)
+
+        assert time.monotonic() - began_s < 0.5

@@ -9,15 +9,11 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from helpers.certificates import Authority
 from unit.runtime.test_external import SECRET, in_loop
 
 from tidemark.config import Address
@@ -32,7 +28,8 @@ from tidemark.member.telling import NotAnswered, Told
 from tidemark.model.peers import Ends, Takeover, View
 from tidemark.runtime.log import Log
 from tidemark.runtime.membership.telling import Listening, exchange
-from tidemark.runtime.peers import Peers, PeerTls, peer_tls
+from tidemark.runtime.peer_tls import PeerTls, peer_tls
+from tidemark.runtime.peers import Peers
 from tidemark.wire.peer.handshake import LinkKind
 
 FACTS = MemberFacts(
@@ -151,27 +148,29 @@ async def test_over_tls_an_answer_is_an_answer(tmp_path: Path) -> None:
         assert await asked(address, tls) == FACTS
 
 
+@in_loop
+async def test_of_one_who_shows_no_certificate_of_ours_the_process_is_there_and_its_log_has_the_rest(
+    tmp_path: Path,
+) -> None:
+    """Q-56: it is not taken for gone because it may not be asked."""
+    ours, another = a_tls(tmp_path / "ours"), a_tls(tmp_path / "another")
+    async with listening(peers_of("b", ours), FACTS) as address:
+        unknown, plain = await asked(address, another), await asked(address)
+    async with listening(peers_of("b"), FACTS) as address:
+        encrypted = await asked(address, ours)
+    for problem, words in (
+        (unknown, "its certificate is not signed by an authority in cluster.peer_authorities"),
+        (plain, "if its links have certificates, set cluster.peer_certificate here; its log says why"),
+        (encrypted, "it does not speak TLS: set cluster.peer_certificate there, or take it out here"),
+    ):
+        assert isinstance(problem, NotAnswered) and problem.there
+        assert words in str(problem)
+
+
 def a_tls(directory: Path) -> PeerTls:
-    """Of a key and a certificate that it signed itself: its own authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "members")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    file = directory / "own.pem"
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-    file.write_bytes(secret + certificate.public_bytes(pem))
-    return peer_tls(file, None, file)
+    """Whoever has it trusts whoever has it."""
+    ours = Authority.create(directory)
+    return peer_tls(ours.issue("members"), None, ours.certificate)
 
 
 # What is kept ------------------------------------------------------------------------------------------------------

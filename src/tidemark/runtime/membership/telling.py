@@ -27,7 +27,8 @@ from tidemark.member.telling import (
 from tidemark.model.peers import Name
 from tidemark.runtime.authenticator import is_loopback
 from tidemark.runtime.log import Log
-from tidemark.runtime.peers import Peers
+from tidemark.runtime.peer_tls import not_opened, unheard
+from tidemark.runtime.peers import UNPROVEN, Peers
 from tidemark.wire.peer.handshake import NONCE_BYTES, Dialler, LinkKind
 
 
@@ -44,7 +45,7 @@ async def exchange(peers: Peers, name: Name, kind: LinkKind, told: Told) -> Told
             if address is None:
                 raise ValueError("its address is not known: see cluster.peers")
             if peers.open_to_strangers and not is_loopback(address.host):
-                raise ValueError(f"{address} is not on this machine: set cluster.secret_file on every member")
+                raise ValueError(f"{address} {UNPROVEN}")
             reader, writer = await asyncio.open_connection(address.host, address.port)
             connected = True
             try:
@@ -71,7 +72,7 @@ async def _exchange(
     while not handshake.done:
         data = await reader.read(4096)
         if not data:
-            raise ValueError("it closed the link")
+            raise ValueError(unheard(peers.tls) if handshake.unanswered else "it closed the link")
         if handshake.receive(data) < len(data):
             raise ValueError("it spoke before it was asked")
         writer.write(handshake.output())
@@ -98,7 +99,7 @@ def _why_not(error: BaseException) -> str:
     if isinstance(error, asyncio.IncompleteReadError):
         return "it closed the link"
     if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower()
+        return not_opened(error)
     return str(error)
 
 

@@ -43,6 +43,8 @@ PROOF_BYTES: Final = 32
 STEP_BYTES_MAX: Final = 8192
 HEAD: Final = struct.Struct("<IB")
 PORTS: Final = struct.Struct("<HH")
+TLS: Final = b"\x16\x03"
+"""How one begins that wants an encrypted link."""
 
 
 class Step(IntEnum):
@@ -161,6 +163,10 @@ class Handshake:
         if len(partial) < HEAD.size:
             return HEAD.size - len(partial)
         length, step = HEAD.unpack_from(partial)
+        if partial.startswith(TLS):
+            raise self._fault(
+                "it speaks TLS, and there is no cluster.peer_certificate here: set it, or take it out there"
+            )
         if step not in (EXPECTED[self.state], Step.REFUSED) or not 1 <= length <= STEP_BYTES_MAX:
             raise self._fault(f"step {step} of {length} bytes is not expected: is this a member's peer port?")
         return int(length + 4 - len(partial))
@@ -239,6 +245,11 @@ class Dialler(Handshake):
                 name(client.certificate_name or ""),
             ]
         self._said = self._send(Step.INTRODUCTION, b"".join(words))
+
+    @property
+    def unanswered(self) -> bool:
+        """The listener has not said who it is."""
+        return self.state is State.AWAIT_CHALLENGE
 
     def _step(self, fields: Fields, whole: bytes) -> None:
         if self.state is State.AWAIT_CHALLENGE:
