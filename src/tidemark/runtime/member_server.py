@@ -527,6 +527,11 @@ class MemberServer(Server):
         """A member wants to know how far our store goes."""
         return Listening(peer, lambda _, __: Told(self._own_facts(), None), self.log)
 
+    @property
+    def why(self) -> str:
+        """Why this member is what it is, and what is wrong with the link by which it could become more."""
+        return "; ".join(filter(None, (self.member.why, self.peers.trouble)))
+
     def standing(self) -> dict[str, object]:
         """What a resource manager wants to know of this member, beside what the member says itself."""
         if self._external is None:

@@ -271,6 +271,14 @@ class Peers:
         """Whether our link to a source is open."""
         return self._source is not None and (self._source.peer, True) in self._links
 
+    @property
+    def trouble(self) -> str:
+        """Why there is no link to our source; empty if there is one, or if none is wanted or has been tried yet."""
+        source = self._source
+        if source is None or self.reading or not source.problem:
+            return ""
+        return f"no link to {source.peer}: {source.problem}"
+
     def backlog(self, peer: Name) -> int:
         """Bytes for a reader of ours that its socket has not taken yet."""
         link = self._links.get((peer, False))
@@ -378,7 +386,8 @@ class Source:
         self._peers = peers
         self._hurry = asyncio.Event()
         self._stopped = False
-        self._problem = ""
+        self.problem = ""
+        """Why the last attempt failed."""
         self._task = peers.loop.create_task(self._run())
 
     def hurry(self) -> None:
@@ -421,11 +430,11 @@ class Source:
             else:
                 await link.over.wait()
                 if link.up:
-                    self._problem = ""
+                    self.problem = ""
                     return True
                 problem = link.why
-        if problem != self._problem:
-            self._problem = problem
+        if problem != self.problem:
+            self.problem = problem
             peers.log.warning("no link to source", peer=peer, address=address, problem=problem)
         peers.events.peer_down(peer, True, gone)
         return False

@@ -489,6 +489,7 @@ async def test_who_shows_no_certificate_of_ours_stays_outside_and_is_told_of(
         assert a.story == [("up", "b", False)]
         assert c.said("up") == []
         assert there in c.lines.getvalue()
+        assert c.peers.trouble.startswith("no link to a: ") and b.peers.trouble == ""
 
 
 @in_loop

@@ -50,7 +50,7 @@ def found(server: Server) -> dict[str, object]:
         return {"name": server.config.node.name, "state": "alone", **connections}
     member = as_member(server)
     member.fresh()  # one that was frozen must not say that it leads
-    return {**member.member.status(), **member.standing(), **connections}
+    return {**member.member.status(), **member.standing(), "why": member.why, **connections}
 
 
 async def stands(visit: Visit) -> Response:
@@ -90,7 +90,7 @@ def described(server: Server) -> list[dict[str, Any]]:
                 "ends": ends,
                 "lag": peer["lag"] if peer is not None else None,
                 "lag_bytes": peer["unacked_bytes"] if peer is not None else None,
-                "why": server.member.why if me else None,
+                "why": here.why if me else None,
                 "mode": topology.mode,
                 "epoch": topology.epoch,
             }
