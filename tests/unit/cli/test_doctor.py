@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from helpers.broker import BrokerProcess
-from helpers.certificates import self_signed
+from helpers.certificates import SERVERS_ONLY, Authority, self_signed
 
 from tidemark import config as configuration
 from tidemark.cli import main
@@ -379,6 +379,46 @@ def test_authorities_are_looked_at(tmp_path: Path) -> None:
     assert levels(tls.authorities("tls", good)) == {"tls.authorities": "ok"}
     assert levels(tls.authorities("tls", soon)) == {"tls.authorities": "warn"}
     assert levels(tls.authorities("tls", leaf)) == {"tls.authorities": "fail"}
+
+
+def test_a_certificate_that_other_members_would_not_take_is_found(tmp_path: Path) -> None:
+    ours, another = (Authority.create(tmp_path / name, name) for name in ("ours", "another"))
+
+    def found(certificate: Path, **given: object) -> Finding:
+        given = {"cluster__peer_authorities": ours.certificate, **given}
+        config = a_config(tmp_path, cluster__peer_certificate=certificate, **given)
+        [one] = tls.links(config)
+        return one
+
+    assert found(ours.issue("n1")).level is Level.ok
+    of_another = found(another.issue("n1"))
+    assert of_another.level is Level.fail and "is not signed by an authority" in of_another.text
+    one_sided = found(ours.issue("n1", usage=SERVERS_ONLY))
+    assert one_sided.level is Level.fail and "extended key usage" in one_sided.text
+    none = found(ours.issue("n1"), cluster__peer_authorities="")
+    assert none.level is Level.fail and "cluster.peer_authorities: is needed" in none.text
+
+
+def test_an_authority_of_clients_and_members_needs_a_secret_besides(tmp_path: Path) -> None:
+    """A member may do everything, so a certificate of a client must not be enough to be one."""
+    ours, clients = (Authority.create(tmp_path / name, name) for name in ("ours", "clients"))
+    secret = tmp_path / "secret"
+    secret.write_text("a secret that is long enough")
+    given = {"cluster__peer_certificate": ours.issue("n1")}
+    given |= {"cluster__peer_authorities": ours.certificate}
+
+    apart = a_config(tmp_path, **given, tls__authorities=clients.certificate)
+    assert levels(tls.links(apart)) == {"cluster.peer.links": "ok"}
+    shared = a_config(tmp_path, **given, tls__authorities=ours.certificate)
+    assert levels(tls.links(shared)) == {"cluster.peer.links": "fail"}
+    besides = a_config(tmp_path, **given, tls__authorities=ours.certificate, cluster__secret_file=secret)
+    assert levels(tls.links(besides)) == {"cluster.peer.links": "ok"}
+
+
+def test_what_only_clients_look_at_is_no_matter_of_members(tmp_path: Path) -> None:
+    certificate = Authority.create(tmp_path).certificate  # it names no host
+    assert levels(tls.pair("tls", certificate, None)) == {"tls.certificate": "warn"}
+    assert levels(tls.pair("cluster.peer", certificate, None)) == {"cluster.peer.certificate": "ok"}
 
 
 # A broker that runs ------------------------------------------------------------------------------------------------------
