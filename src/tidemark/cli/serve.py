@@ -86,26 +86,26 @@ def understood(arguments: Sequence[str]) -> Call | None:
 
 
 def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
-    """`--section.key VALUE` and `--section.key=VALUE`, by key.
+    """`--section.key VALUE` and `--section.key=VALUE`, by key; and those of `NAMED` that nobody has taken out before.
 
     Raises:
         ConfigError: something else is among them.
     """
-    known = {one.flag: one for one in configuration.every_setting()}
+    known = NAMED | {one.flag: one.key for one in configuration.every_setting()}
     found: dict[str, str] = {}
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         flag, equals, value = word.partition("=")
-        one = known.get(flag.replace("_", "-"))
-        if one is None:
+        key = known.get(flag.replace("_", "-"))
+        if key is None:
             near = settings.closest(flag, [*known, *SHORT]) if flag.startswith("-") else ""
             raise ConfigError(key=word, problem=f"unknown flag{near}")
         if not equals:
             if not rest or (rest[0].startswith("--") and rest[0].partition("=")[0] in known):
                 raise ConfigError(key=flag, problem="needs a value")
             value = rest.pop(0)
-        found[one.key] = value
+        found[key] = value
     return found
 
 

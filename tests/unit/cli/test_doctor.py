@@ -101,6 +101,15 @@ def test_a_setting_that_cannot_be_is_a_finding_and_the_machine_is_still_looked_a
     assert "python.version" in found
 
 
+def test_settings_are_taken_by_the_same_names_as_for_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    named = ["--name", "n1", "--amqp", "127.0.0.1:0", "--peer=127.0.0.1:0", "--store.cache-bytes", "64MiB"]
+    main(["doctor", "--offline", "--json", *named])
+    found = {one["check"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["config.settings"]["text"].endswith("4 from flags"), found["config.settings"]
+    assert main(["doctor", "--offline", "--json", "--nam", "n1"]) == 2
+    assert "did you mean '--name'?" in capsys.readouterr().out
+
+
 # The machine ---------------------------------------------------------------------------------------------------
 
 
