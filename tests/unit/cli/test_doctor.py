@@ -526,6 +526,15 @@ def test_an_alarm_is_found_with_its_reason(said: Callable[..., Api]) -> None:
     assert found.level is Level.fail and "memory" in found.text
 
 
+@pytest.mark.parametrize(("state", "level"), [("ready", "ok"), ("fenced", "fail"), ("joining", "fail")])
+def test_a_member_that_follows_is_well_though_clients_are_served_elsewhere(
+    said: Callable[..., Api], state: str, level: str
+) -> None:
+    elsewhere = (503, {"status": "failed", "reason": "n2 does not lead"})
+    api = said(health__checks__ready_to_serve_clients=elsewhere, tidemark__standing=(200, {"state": state}))
+    assert levels(broker_checks.health(api)) == {"broker.health": level}
+
+
 def test_a_long_queue_without_a_consumer_is_found(said: Callable[..., Api]) -> None:
     queue = {"name": "q", "vhost": "/", "type": "classic", "messages_ready": 10**6, "consumers": 0}
     assert levels(broker_checks.backlog(said(queues=(200, [queue])))) == {"broker.backlog": "warn"}
