@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ import pytest
 from helpers.amqp import eventually, put
 from helpers.api import EVERYTHING, Api
 from helpers.broker import BrokerProcess
+from helpers.certificates import Authority
 from pika.exceptions import ConnectionClosedByBroker
 
 
@@ -463,6 +465,23 @@ def test_health_checks_answer_ok_or_503_with_a_reason(api: Api, broker: BrokerPr
     assert api("GET", f"{checks}/nonsense").status_code == 404
     for path in ("/health/live", "/health/ready"):
         assert api.anonymous.get(path) == {"status": "ok"}
+
+
+def test_certificates_for_clients_and_for_members_that_end_soon_are_told(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "authority")
+    for_clients, for_members = authority.issue("server", days=20), authority.issue("member", days=3)
+    words = ("--tls.certificate", str(for_clients), "--cluster.peer-certificate", str(for_members))
+    process = BrokerProcess(tmp_path / "data", *words).start()
+    try:
+        api = Api(process.admin)
+        checks = "/health/checks/certificate-expiration"
+        assert api.get(f"{checks}/2/days")["status"] == "ok"
+        for within, files in (("1/weeks", [for_members]), ("1/months", [for_clients, for_members])):
+            answer = api("GET", f"{checks}/{within}")
+            assert answer.status_code == 503
+            assert [one["cert_file"] for one in answer.json()["expired"]] == [str(file) for file in files]
+    finally:
+        process.close()
 
 
 def test_the_aliveness_test_leaves_nothing_behind(api: Api) -> None:

@@ -85,20 +85,22 @@ async def certificates(visit: Visit) -> Response:
         raise Refused(400, "bad_request", words)
     if not (within.isascii() and within.isdecimal() and len(within) < 10):
         raise Refused(400, "bad_request", "Invalid expiration value.")
-    path = visit.server.config.tls.certificate
-    if path is None:
-        return shown(OK)
-    # Python has no public name for what its own context does when it reads a certificate.
-    facts = ssl._ssl._test_decode_cert(str(path))  # type: ignore[attr-defined]
-    ends_s = ssl.cert_time_to_seconds(facts["notAfter"])
-    if ends_s - time.time() > int(within) * UNITS[unit]:
-        return shown(OK)
-    expiring = {
-        "node": visit.server.config.node.name,
-        "cert_file": str(path),
-        "certfile_expires_on": [facts["notAfter"]],
-    }
-    return failed("Certificates expiring", expired=[expiring])
+    config, expiring = visit.server.config, []
+    for path in (config.tls.certificate, config.cluster.peer_certificate):
+        if path is None:
+            continue
+        # Python has no public name for what its own context does when it reads a certificate.
+        facts = ssl._ssl._test_decode_cert(str(path))  # type: ignore[attr-defined]
+        ends_s = ssl.cert_time_to_seconds(facts["notAfter"])
+        if ends_s - time.time() <= int(within) * UNITS[unit]:
+            expiring.append(
+                {
+                    "node": config.node.name,
+                    "cert_file": str(path),
+                    "certfile_expires_on": [facts["notAfter"]],
+                }
+            )
+    return failed("Certificates expiring", expired=expiring) if expiring else shown(OK)
 
 
 async def port_listener(visit: Visit) -> Response:
