@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYTHONPATH := src
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup services build demo test check quick test-pure sim kill fuzz interop bench test-spark crash bench-spark bench-cluster docs clean
+.PHONY: help setup services build demo test check quick test-pure sim kill once fuzz interop bench test-spark crash bench-spark bench-cluster docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ kill: setup services ## kill -9 in mixed traffic, of brokers and of members: ROU
 	TIDEMARK_KILL_ROUNDS=$${ROUNDS:-50} TIDEMARK_FAILOVER_ROUNDS=$${ROUNDS:-50} $(PYTEST) \
 		tests/system/test_kill.py tests/system/test_stream_kill.py tests/system/cluster/test_failover.py \
 		tests/system/cluster/test_contents.py
+
+once: setup services ## many messages through a cluster of each mode, no faults: each comes once and in order: MESSAGES=1000000
+	TIDEMARK_FAULT_FREE_MESSAGES=$${MESSAGES:-1000000} $(PYTEST) -s tests/system/cluster/test_fault_free.py
 
 fuzz: setup ## the frame and table parsers: SECONDS=60
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $${SECONDS:-60}
