@@ -59,7 +59,7 @@ class Stock:
 
     def objection_to_founding(self, *, accept_loss: bool, named: bool) -> str | None:
         """Why this member must not found the cluster again, whose view is lost."""
-        had_all = self.mine.member in self._ready and self._whole(self.mine)
+        had_all = self._holds_all(self.mine)
         if not had_all and (alive := self._there() or self._silent()):
             return f"need not lead: {alive}"
         return None if accept_loss and named else self._doubt(set(), "instead")
@@ -76,7 +76,7 @@ class Stock:
     def _there(self) -> str:
         """Which of the others that are ready has answered with its store, in words; none: empty."""
         for one in self._answers:
-            if one.member in self._ready and self._whole(one):
+            if self._holds_all(one):
                 return f"{one.member} is there with all that was confirmed; promote that one, or wait until it leads"
         return ""
 
@@ -175,6 +175,10 @@ class Stock:
 
     def _whole(self, one: MemberHere) -> bool:
         return one.cluster == self._cluster and one.epoch > 0
+
+    def _holds_all(self, one: MemberHere) -> bool:
+        settled = self.view.settled if self.view is not None else 0
+        return one.member in self._ready and self._whole(one) and one.epoch >= settled
 
     def _was_ready(self, one: MemberHere) -> bool:
         """Whether the view calls it ready though its store does not say that it is whole, and is not empty."""

@@ -76,8 +76,14 @@ class Succession:
 
     def heir(self, view: View) -> Name | None:
         """Who is to lead instead of this member; None: nobody else is ready."""
-        heirs = [name for name in view.ready if name != self._me]
-        return next((name for name in heirs if name in self.here), heirs[0] if heirs else None)
+
+        def doubt(name: Name) -> int:
+            one = self.here.get(name)
+            if one is None:
+                return 1
+            return 0 if one.epoch >= view.settled else 2  # its store may be lost as well
+
+        return min((name for name in view.ready if name != self._me), key=doubt, default=None)
 
     # There is no view yet --------------------------------------------------------------------------------------
 

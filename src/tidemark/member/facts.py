@@ -63,6 +63,7 @@ def encode_view(view: View) -> str:
             "ready": list(view.ready),
             "history": view.history,
             "accepted": view.accepted,
+            "settled": view.settled,
         }
     )
 
@@ -78,10 +79,11 @@ def decode_view(text: str | bytes, revision: int) -> View:
         raise ValueError("a view's ready must be a list of names")
     if leader not in ready or len(set(ready)) != len(ready):
         raise ValueError(f"a view's ready must have each name once and its leader {leader!r}, not {ready!r}")
-    accepted = found.get("accepted", 0)
-    if type(accepted) is not int or not 0 <= accepted <= epoch:
-        raise ValueError(f"a view's accepted must be one of its epochs, not {accepted!r}")
-    return View(cluster, epoch, leader, tuple(ready), history, revision, accepted)
+    accepted, settled = found.get("accepted", 0), found.get("settled", 0)
+    for key, value in (("accepted", accepted), ("settled", settled)):
+        if type(value) is not int or not 0 <= value <= epoch:
+            raise ValueError(f"a view's {key} must be one of its epochs, not {value!r}")
+    return View(cluster, epoch, leader, tuple(ready), history, revision, accepted, settled)
 
 
 def encode_member(facts: MemberFacts) -> str:

@@ -87,6 +87,9 @@ class View:
     accepted: int = 0
     """The last epoch that began with a loss which an operator accepted: a member that was not whole in it or later may
     hold what was confirmed and is given up. 0: none did."""
+    settled: int = 0
+    """The last epoch in which all that are ready were in line with its leader, so their stores name this one or a later
+    one. A store of theirs that names an older one is a copy from before, and lacks what was confirmed since."""
 
     def without(self, member: Name) -> View:
         assert member != self.leader
@@ -104,7 +107,9 @@ class View:
     def seized_by(self, member: Name, history: str, epoch: int) -> View:
         """What `member` proposes when all that were ready are given up, and with them what only they had."""
         assert epoch > self.epoch
-        return replace(self, epoch=epoch, leader=member, ready=(member,), history=history, accepted=epoch)
+        return replace(
+            self, epoch=epoch, leader=member, ready=(member,), history=history, accepted=epoch, settled=0
+        )
 
 
 @dataclass(slots=True)

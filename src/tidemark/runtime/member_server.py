@@ -558,7 +558,7 @@ class MemberServer(Server):
             return 0
         status = member.node.store.files.status
         if view is not None:
-            return 20 if me in view.ready and status.epoch else 0
+            return 20 if me in view.ready and status.epoch and status.epoch >= view.settled else 0
         stores = {**views.members, me: self._own_facts()}
         if any(one.cluster for one in stores.values()) or len(stores) < self.config.cluster.size:
             return 0

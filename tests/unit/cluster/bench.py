@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from unit.cluster.toys import Frame, ToyStore
@@ -145,12 +146,13 @@ class Bench:
     # Shortcuts ------------------------------------------------------------------------------------------------
 
     def leading(self, ready: str = "", epoch: int = 2) -> Bench:
-        """It has taken over from another, and these are ready with it."""
+        """It has taken over from another, and these are ready with it, and in line."""
         self.lease()
         self.see(a_view("z", "z" + (ready or self.me), epoch - 1))
         [propose] = only(self.step(MemberGone("z")), Propose) or only(self.after(2000), Propose)
         view = propose.view
-        self.see(View(view.cluster, view.epoch, self.me, tuple(ready or self.me), view.history, epoch * 10))
+        kept = replace(view, ready=tuple(ready or self.me), revision=epoch * 10, settled=view.epoch)
+        self.see(kept)
         self.sync()
         self.step(MemberHere("z", CLUSTER, Ends()))
         return self

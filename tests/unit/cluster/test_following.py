@@ -338,7 +338,7 @@ def test_a_leader_that_was_demoted_has_no_store_emptied_while_its_proposal_is_on
     leader.lease()
     leader.see(a_view("a", "a"))
     [promoted] = only(leader.step(Asked("promote")), Propose)
-    leader.see(replace(promoted.view, revision=1000))
+    leader.see(replace(promoted.view, revision=1000, settled=promoted.view.epoch))
     leader.sync()
     effects = leader.greeted_by("b") + leader.acked_by("b") + leader.after(300) + leader.acked_by("b")
     assert "b" in only(effects, Propose)[-1].view.ready

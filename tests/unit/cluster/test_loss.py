@@ -277,10 +277,11 @@ def test_a_member_that_was_catching_up_leads_and_completes_nothing_by_what_the_l
     member.see(replace(only(member.log, Propose)[-1].view, revision=41))
     member.sync()
     assert member.state is State.ACTIVE
+    member.see(replace(only(member.log, Propose)[-1].view, revision=42))
 
     member.greeted_by("c")
     member.acked_by("c")
-    member.see(replace(only(member.log, Propose)[-1].view, revision=42))
+    member.see(replace(only(member.log, Propose)[-1].view, revision=43))
     before = member.store.durable
     assert member.mode.view.ready == ("b", "c")
     assert only(member.write(3), Complete) == []

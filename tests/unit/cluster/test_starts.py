@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
 from unit.cluster.bench import CLUSTER, Bench, a_view, only, told
 from unit.cluster.world import World
 
-from tidemark.cluster.mode import Asked, Became, Dial, MemberHere, PeerUp, Propose, Quit, State
+from tidemark.cluster.mode import (
+    Answer,
+    Asked,
+    Became,
+    Belong,
+    Dial,
+    MemberGone,
+    MemberHere,
+    PeerUp,
+    Propose,
+    Quit,
+    State,
+    Survey,
+    Unasked,
+)
 from tidemark.model.peers import Ends, Hello, Log, Offer
 
 H1 = f"{1:032x}"
@@ -188,3 +204,167 @@ def test_one_that_had_crashed_before_the_others_were_stopped_waits_for_them_and_
         world.start(machine)
     assert world.run(world.now + 30_000, world.is_well)
     assert crashed.store.logs[Log.JOURNAL].holds(world.committed[Log.JOURNAL], durable=True)
+
+
+# An older copy of a store -----------------------------------------------------------------------------------------------
+
+SETTLED = replace(a_view("a", "abc", epoch=5), settled=5)
+"""All three were in line in epoch 5."""
+
+
+def copied(epoch: int = 4, **settings: object) -> Bench:
+    """Member b starts with a store that was in line in this epoch last."""
+    member = Bench("b", **settings).holding((H1, 2, 5), epoch=epoch)  # type: ignore[arg-type]
+    member.lease()
+    return member
+
+
+def test_a_leader_says_once_in_the_view_that_all_who_are_ready_are_in_line() -> None:
+    leader = Bench("a").holding((H1, 2, 5))
+    leader.lease()
+    leader.see(a_view("z", "zab"))
+    [taken] = only(leader.step(MemberGone("z")), Propose)
+    assert taken.view.settled == 0
+    leader.see(replace(taken.view, revision=20))
+    leader.sync()
+    assert len(only(leader.log, Propose)) == 1, "b has not answered"
+
+    [said] = only(leader.greeted_by("b"), Propose)
+    assert (said.view, said.view.settled) == (replace(taken.view, settled=2), 2)
+    leader.see(replace(said.view, revision=21))
+    assert only(leader.write(3) + leader.acked_by("b") + leader.after(5000), Propose) == []
+
+
+def test_what_was_settled_stays_so_for_whoever_is_next_and_begins_anew_with_an_accepted_loss() -> None:
+    assert SETTLED.led_by("b", H2).settled == SETTLED.without("b").settled == 5
+    assert SETTLED.seized_by("b", H2, 9).settled == 0
+
+
+@pytest.mark.parametrize("epoch", [4, 5])
+def test_a_store_that_was_in_line_before_all_were_does_not_lead_though_the_view_calls_its_member_ready(
+    epoch: int,
+) -> None:
+    """H-58: an older copy has been put in the place of the store."""
+    member = copied(epoch)
+    member.see(SETTLED)
+    proposed = only(member.step(MemberGone("a"), MemberGone("c")) + member.after(10_000), Propose)
+
+    if epoch == 5:
+        assert proposed[0].view.leader == "b"
+        return
+    assert proposed == []
+    assert reason(member) == (
+        "its store is an older copy: it was in line in epoch 4 last, and its member in epoch 5; it waits for another that "
+        "leads, and catches up then"
+    )
+
+
+def test_a_store_that_missed_an_epoch_in_which_nothing_was_confirmed_leads() -> None:
+    """It died while another took over: nobody has confirmed anything without it."""
+    member = copied(4)
+    member.see(replace(SETTLED, settled=4))
+    member.step(MemberGone("a"))
+    assert [one.view.leader for one in only(member.after(2000), Propose)] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("others", "heir"),
+    [
+        ({"a": 5, "c": 5}, "a"),
+        ({"c": 5}, "c"),
+        ({"a": 4}, "c"),
+        ({"a": 4, "c": 5}, "c"),
+        ({"a": 0, "c": 4}, "a"),
+        ({}, "a"),
+    ],
+)
+def test_a_leader_that_comes_back_with_an_older_copy_names_one_that_has_its_store(
+    others: dict[str, int], heir: str
+) -> None:
+    member = copied()
+    for name, epoch in others.items():
+        member.step(MemberHere(name, CLUSTER if epoch else "", Ends(2, 9), epoch))
+
+    [named] = only(member.see(replace(SETTLED, leader="b", ready=("b", "a", "c"))), Propose)
+
+    assert (named.view.leader, named.view.epoch) == (heir, 6)
+    assert "b" not in named.view.ready, "it is not counted on any more"
+    assert reason(member).endswith(f": {heir} is to lead")
+
+
+def test_where_it_alone_was_ready_an_operator_is_asked() -> None:
+    member = copied()
+    member.see(replace(SETTLED, leader="b", ready=("b",)))
+    assert only(member.after(10_000), Propose) == []
+    assert reason(member).startswith("this member alone was ready, and its store is an older copy")
+    assert "bring the store back, or promote the member that has most of it with --accept-loss" in reason(
+        member
+    )
+    asked = Asked("promote", "", True, Survey(50, (MemberHere("a", CLUSTER, Ends(2, 4), 3),)))
+    [answer] = only(member.step(asked), Answer)
+    assert answer.done
+    assert only(member.log, Propose)[-1].view.settled == 0
+
+
+@pytest.mark.parametrize("provider", ["etcd", "external"])
+def test_an_older_copy_is_not_promoted_while_one_is_there_that_has_all(provider: str) -> None:
+    member = copied(provider=provider, size=3)
+    member.see(replace(SETTLED, leader="b", ready=("b", "a", "c")) if provider == "external" else SETTLED)
+    if provider == "external":
+        assert "its store is an older copy" in reason(member)
+
+    for accept_loss in (False, True):
+        survey = Survey(50, (MemberHere("c", CLUSTER, Ends(2, 9), 5),), (Unasked("a", "refused"),))
+        [answer] = only(member.step(Asked("promote", "b", accept_loss, survey)), Answer)
+        assert not answer.done and answer.text.startswith("b is joining, its store is an older copy: ")
+        assert ("c is there with all that was confirmed" in answer.text) is accept_loss
+    worse = Survey(50, (MemberHere("c", CLUSTER, Ends(2, 4), 3),), (Unasked("a", "refused"),))
+    [answer] = only(member.step(Asked("promote", survey=worse)), Answer)
+    assert "promote b with --accept-loss" in answer.text
+
+
+def test_an_older_copy_catches_up_like_a_member_that_was_away() -> None:
+    leader = Bench("a").holding((H1, 2, 9), epoch=4).leading("ab", epoch=5)
+    view = leader.mode.view
+    member = copied()
+    member.see(view)
+    [(_, hello)] = told(member.step(PeerUp("a", dialled=True)), Hello)
+    assert not hello.whole
+
+    leader.step(PeerUp("b", dialled=False))
+    effects = leader.hear("b", hello)
+    assert told(effects, Offer) == [], "not while the view calls it ready"
+    [without] = only(effects, Propose)
+    assert without.view.ready == ("a",)
+    [(_, offer)] = told(leader.see(replace(without.view, revision=51)), Offer)
+    assert offer.verdict == "resume"
+    member.see(replace(without.view, revision=51))
+    effects = member.hear("a", offer)
+    assert (member.state, only(effects, Belong)) == (State.CATCHUP, [Belong(CLUSTER, 5)])
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["started first", "started last"])
+@pytest.mark.parametrize("victim", "abc")
+@pytest.mark.parametrize("mode", ["standby", "chain"])
+def test_with_an_older_copy_among_them_all_are_brought_up_to_date(
+    mode: str, victim: str, first: bool
+) -> None:
+    """H-58, Q-79: of two clean shutdowns the stores of the newer one count."""
+    world = World(6, mode, rude=False)
+    assert world.run(20_000, world.is_well)
+    stopped(world)
+    copy = deepcopy(world.machines[victim].store)
+    for machine in world.machines.values():
+        world.start(machine)
+    assert world.run(world.now + 30_000, world.is_well)
+    done = len(world.committed[Log.JOURNAL])
+    assert world.run(world.now + 20_000, lambda: len(world.committed[Log.JOURNAL]) > done + 20)
+    stopped(world)
+
+    swapped, *others = sorted(world.machines.values(), key=lambda one: one.name != victim)
+    swapped.store, swapped.wiped = copy, True
+    for machine in [swapped, *others] if first else [*others, swapped]:
+        world.start(machine)
+        world.run(world.now + 5000)
+    assert world.run(world.now + 30_000, world.is_well)
+    assert swapped.store.logs[Log.JOURNAL].holds(world.committed[Log.JOURNAL], durable=True)

@@ -176,19 +176,21 @@ def a_tls(directory: Path) -> PeerTls:
 # What is kept ------------------------------------------------------------------------------------------------------
 
 
-VIEW = View("c0" * 16, 5, "b", ("b",), "5" * 32, 50, accepted=5)
+VIEW = View("c0" * 16, 5, "b", ("b",), "5" * 32, 50, accepted=5, settled=4)
 
 
-def test_a_view_of_a_member_that_knows_of_no_losses_has_none() -> None:
-    old = {key: value for key, value in json.loads(encode_view(VIEW)).items() if key != "accepted"}
-    assert decode_view(json.dumps(old), 50) == replace(VIEW, accepted=0)
+@pytest.mark.parametrize("unknown", ["accepted", "settled"])
+def test_a_view_of_a_member_that_knows_of_no_such_epoch_has_none(unknown: str) -> None:
+    old = {key: value for key, value in json.loads(encode_view(VIEW)).items() if key != unknown}
+    assert decode_view(json.dumps(old), 50) == replace(VIEW, **{unknown: 0})  # type: ignore[arg-type]
     assert decode_view(encode_view(VIEW), 50) == VIEW
 
 
-@pytest.mark.parametrize("accepted", [-1, 6, "5", True, None, 5.0])
-def test_a_loss_that_was_accepted_in_no_epoch_of_the_view_is_an_error(accepted: Any) -> None:
-    words = json.loads(encode_view(VIEW)) | {"accepted": accepted}
-    with pytest.raises(ValueError, match="accepted must be one of its epochs"):
+@pytest.mark.parametrize("key", ["accepted", "settled"])
+@pytest.mark.parametrize("epoch", [-1, 6, "5", True, None, 5.0])
+def test_what_was_in_no_epoch_of_the_view_is_an_error(key: str, epoch: Any) -> None:
+    words = json.loads(encode_view(VIEW)) | {key: epoch}
+    with pytest.raises(ValueError, match=f"{key} must be one of its epochs"):
         decode_view(json.dumps(words), 50)
 
 

@@ -125,6 +125,18 @@ class Core:
             self._cluster = self._facts.cluster
             self._whole = bool(self._cluster) and self._facts.epoch > 0
 
+    def _is_copy(self, view: View) -> bool:
+        """Whether this store is an older copy, put in the place of the one that this view calls ready."""
+        return self._whole and self.me in view.ready and self._facts.epoch < view.settled
+
+    def _is_sound(self, view: View) -> bool:
+        """Whether this store was whole when its member was ready last."""
+        return self._whole and not self._is_copy(view)
+
+    def _holds_all(self, view: View) -> bool:
+        """Whether this view calls this member ready because of the store that it has."""
+        return self.me in view.ready and self._is_sound(view)
+
     def _become(self, state: State, why: str) -> None:
         if state is self.state:
             self._explain(why)

@@ -39,12 +39,12 @@ class Following(Feeding):
             self._out.append(Dial(source))
 
     def _counts_on_us(self, view: View) -> bool:
-        """Whether this view calls this member ready because of the store that it has. One that is not whole, lost or
-        emptied, is counted on only by views that its leader has made since it began to fill it: an older one may still
-        be what is known here."""
+        """Whether this view calls this member ready because of the store that it has. One that is not sound, lost, emptied
+        or an older copy, is counted on only by views that its leader has made since it began to fill it: an older one may
+        still be what is known here."""
         source = self._source
         refilled = source.vouched and view.revision > source.vouched_by
-        return self.me in view.ready and (self._whole or refilled)
+        return self._holds_all(view) or (self.me in view.ready and refilled)
 
     def _peer_up(self, peer: Name, dialled: bool) -> None:
         if self.view is not None and peer == self.view.leader:
@@ -108,7 +108,8 @@ class Following(Feeding):
             if self._refilling:
                 hello = Hello(self.me, view.epoch, self._cluster, Ends(), (), whole=False)
             else:
-                hello = Hello(self.me, view.epoch, self._cluster, durable, self._facts.table, self._whole)
+                sound = self._is_sound(view)
+                hello = Hello(self.me, view.epoch, self._cluster, durable, self._facts.table, sound)
             self._tell(self._source.name, hello)
 
     def _settle_readiness(self, view: View) -> None:
@@ -144,7 +145,7 @@ class Following(Feeding):
         match offer.verdict:
             case "resume":
                 self._source.resume(offer, self._facts.ends, leads=peer == view.leader)
-                epoch = view.epoch if self._whole else 0
+                epoch = view.epoch if self._is_sound(view) else 0
                 if (self._cluster, self._facts.epoch) != (view.cluster, epoch):
                     self._belong(view.cluster, epoch)
                 self._enter_catchup()

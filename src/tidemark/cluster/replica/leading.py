@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidemark.cluster.mode import (
     Fence,
     State,
@@ -79,6 +81,9 @@ class Leading(ViewChanges):
             if self._closing is None and name not in late:
                 wanted = wanted.with_ready(name)
                 reasons.append(f"{name} holds all that is confirmed")
+        if self.state is State.ACTIVE and self._closing is None and view.settled < view.epoch:
+            wanted = replace(wanted, settled=view.epoch)
+            reasons.append("all that are ready are in line")
         undecided = any(set(one.ready) - set(view.ready) for one in self._proposals.undecided)
         if wanted is view and not undecided:
             return None

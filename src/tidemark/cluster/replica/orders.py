@@ -54,7 +54,7 @@ class Orders(TakingOver):
             return Answer(True, f"{self.me} leads already")
         if view is None or not self.view_holds:
             return self._promote_as_founder(asked)
-        if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
+        if not self._holds_all(view) or self.state is State.CATCHUP:
             return self._promote_with_loss(view, asked)
         self._proposals.hurry(anew=False)
         self._propose(view.led_by(self.me, self._history()), "an operator asked for it")
@@ -102,15 +102,16 @@ class Orders(TakingOver):
 
     def _promote_with_loss(self, view: View, asked: Asked) -> Answer:
         """It may lack what was confirmed. That it leads all the same is for an operator to want, and in so many words."""
+        who = f"{self.me} is {self.state}"
+        if self._is_copy(view):
+            who += f", {self._why_copy(view)},"
         if asked.survey is None or asked.survey.revision != view.revision:
-            words = (
-                f"{self.me} is {self.state} and may lack what was confirmed; ready: {', '.join(view.ready)}"
-            )
+            words = f"{who} and may lack what was confirmed; ready: {', '.join(view.ready)}"
             return Answer(False, f"{words}. Try again: the view changed while the others were asked")
         stock = self._stock(view, asked.survey)
         no = stock.objection(accept_loss=asked.accept_loss, named=bool(asked.member))
         if no is not None:
-            return Answer(False, f"{self.me} is {self.state} and {no}")
+            return Answer(False, f"{who} and {no}")
         epoch = self._epoch_behind(max(view.epoch, self._heard))
         self._proposals.hurry()
         self._propose(

@@ -32,7 +32,7 @@ class TakingOver(Leading):
             return self._await_view(view)
         if self._refilling and self._whole and self.me in view.ready:
             return self._put_refill_first(view)
-        if self.me not in view.ready or not self._whole or self.state is State.CATCHUP:
+        if not self._holds_all(view) or self.state is State.CATCHUP:
             if self.me == view.leader:
                 return self._abdicate(view)
             self._await_leader(view)
@@ -67,7 +67,7 @@ class TakingOver(Leading):
             return
         if view is None:
             self._explain("there is no leader yet: promote one member")
-        elif view.leader == self.me:
+        elif view.leader == self.me and not self._is_copy(view):
             self._explain(f"it led in epoch {view.epoch} and does not any more: promote it or another")
         else:
             self._await_leader(view)
@@ -91,7 +91,9 @@ class TakingOver(Leading):
         if self.state is not State.JOINING or self._source.session:
             return
         words = f"it waits for {view.leader}, which leads in epoch {view.epoch}"
-        if self.me in view.ready and self._whole:
+        if self._is_copy(view):
+            self._explain(f"{self._why_copy(view)}; it waits for another that leads, and catches up then")
+        elif self._holds_all(view):
             self._explain(f"{words}, or for a promotion")
         else:
             self._explain(
@@ -100,16 +102,24 @@ class TakingOver(Leading):
 
     def _abdicate(self, view: View) -> int | None:
         """The view says that this member leads, but its store is lost: name another, which takes an epoch of its own."""
-        heir = self._succession.heir(view)
+        heir, why = self._succession.heir(view), "its store is lost"
+        if self._is_copy(view):
+            why = self._why_copy(view)
         if heir is None:
             self._explain(
-                "this member alone was ready, and its store is lost: bring the store back, or promote another that has "
-                "most of it, with --accept-loss"
+                f"this member alone was ready, and {why}: bring the store back, or promote the member that has most of it "
+                "with --accept-loss"
             )
             return None
-        self._explain(f"its store is lost: {heir} is to lead")
+        self._explain(f"{why}: {heir} is to lead")
         self._propose(view.led_by(heir, self._history()), "the store of the leader is lost")
         return self._proposals.again_at()
+
+    def _why_copy(self, view: View) -> str:
+        return (
+            f"its store is an older copy: it was in line in epoch {self._facts.epoch} last, and its member in epoch "
+            f"{view.settled}"
+        )
 
     def _why_lost(self, view: View) -> str | None:
         talking = self._source.session and self._source.name == view.leader

@@ -114,7 +114,11 @@ def leads_without_being_ready(set_: Set) -> None:
         view = self.view
         if view is None or self.me in view.ready or not self._cluster:
             return honest(self)
-        self.view, whole, state = replace(view, ready=(*view.ready, self.me)), self._whole, self.state
+        self.view, whole, state = (
+            replace(view, ready=(*view.ready, self.me), settled=0),
+            self._whole,
+            self.state,
+        )
         self._whole, self.state = True, State.JOINING
         try:
             return honest(self)
@@ -450,6 +454,8 @@ def tells_those_behind_what_it_has(set_: Set) -> None:
 LOST = "has lost .* which were confirmed"
 BEHIND = "is ready by the view and has .* is complete"
 OTHER = "has (another record|a record too many|no record) at"
+EMPTIED = "was emptied and is ready with"
+ACCOUNTS = "the accounts have"
 APART = "(queue|binding|stream) .* differs: |members differ|has hash and rows"
 STALE = "a snapshot shows|is now shown at"
 EARLY = "is shown .* but .* is complete"
@@ -477,7 +483,7 @@ PLANTED: dict[str, Plant] = {
     "ack-before-durable": _plant(
         "a follower acknowledges what its disk does not have",
         acknowledges_before_it_is_durable,
-        (BEHIND, LOST),
+        (BEHIND, EMPTIED, LOST),
         *_both(40),
     ),
     "no-sync": _plant(
@@ -515,7 +521,10 @@ PLANTED: dict[str, Plant] = {
         "a late member is left out without a new view", goes_on_without_asking, (BEHIND, LOST), *_both(30)
     ),
     "journal-first": _plant(
-        "messages travel before their queues", sends_messages_before_their_queues, (APART, LOST), *_both(30)
+        "messages travel before their queues",
+        sends_messages_before_their_queues,
+        (APART, LOST, ACCOUNTS),
+        *_both(30),
     ),
     "lost-tombstone": _plant(
         "deletes are not passed on", loses_tombstones, (OTHER, APART), *_both(30, "keyed")
@@ -523,7 +532,7 @@ PLANTED: dict[str, Plant] = {
     "cut-transaction": _plant(
         "transactions are sent in pieces",
         cuts_transactions_in_two,
-        ("the accounts have", "a transaction was cut in two"),
+        (ACCOUNTS, "a transaction was cut in two"),
         *_both(200, "bank", "kill"),
     ),
     "gap": _plant(
@@ -580,15 +589,15 @@ PLANTED: dict[str, Plant] = {
     "late-view": _plant(
         "an emptied store is called full by a view from before",
         trusts_a_view_from_before_it_was_emptied,
-        ("was emptied and is ready with", BEHIND),
+        (EMPTIED, BEHIND),
         *_both(20, about="refill,isolate,kill,slow"),
         *_both(30, about="refill,isolate,kill,slow", provider=EXTERNAL),
     ),
     "any-founder": _plant(
         "a member is promoted though another has more, when the view is lost",
         lets_anybody_found_the_cluster_again,
-        (BEHIND, LOST, "was emptied and is ready with"),
-        *_both(30, about="etcd_brought_back,lose_power"),
+        (BEHIND, LOST, EMPTIED),
+        *_both(30, about="etcd_brought_back,lose_power,isolate"),
     ),
     "unasked": _plant(
         "a promotion does not ask for a newer view",
