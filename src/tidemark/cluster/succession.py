@@ -12,6 +12,8 @@ Invariant: nobody is here and gone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tidemark.cluster.config import ClusterConfig
 from tidemark.cluster.mode import MemberHere
 from tidemark.model.lines import Held, best_first
@@ -87,12 +89,18 @@ class Succession:
 
     # There is no view yet --------------------------------------------------------------------------------------
 
+    def others(self) -> list[MemberHere]:
+        """Those that are here, of the others."""
+        return [one for name, one in sorted(self.here.items()) if name != self._me]
+
     def owners(self) -> list[Name]:
         """Whose store belongs to a cluster, of the others."""
         return sorted(name for name, one in self.here.items() if one.cluster)
 
     def founds(self, mine: MemberHere) -> tuple[bool, str]:
         """Whether this member proposes the very first view, and why, or what it waits for."""
+        if wrong := outnumbered(mine, self.others()):
+            return False, f"there is no view, and {wrong}"
         here = {**self.here, self._me: mine}
         owned = sorted(name for name, one in here.items() if one.cluster)
         if owned:
@@ -107,6 +115,28 @@ class Succession:
         if first != self._me:
             return False, f"{first} founds the cluster"
         return True, "all members are here"
+
+
+def outnumbered(mine: MemberHere, others: Iterable[MemberHere]) -> str:
+    """Why this store may be the wrong one, in words: as many or more members belong to another cluster. Empty: they do not."""
+    clusters: dict[str, list[Name]] = {mine.cluster: [mine.member]}
+    for one in others:
+        clusters.setdefault(one.cluster, []).append(one.member)
+    if not mine.cluster:
+        return ""
+    ours = len(clusters[mine.cluster])
+    theirs = {cluster: names for cluster, names in clusters.items() if cluster not in ("", mine.cluster)}
+    cluster, names = max(theirs.items(), key=lambda item: len(item[1]), default=("", []))
+    if len(names) < ours:
+        return ""
+    return (
+        f"its store belongs to cluster {mine.cluster}, and {_of(names)} to {cluster}: start whichever is wrong with the right "
+        "data directory, or with an empty one"
+    )
+
+
+def _of(names: list[Name]) -> str:
+    return f"those of {', '.join(names)}" if len(names) > 1 else f"that of {names[0]}"
 
 
 def _held(one: MemberHere) -> Held:

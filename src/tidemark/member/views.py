@@ -112,6 +112,8 @@ class Views:
         """Member → revision of the newest view that it is known to have."""
         self._problems: dict[Name, str] = {}
         """Those that could not be reached last time, and why."""
+        self._strangers: dict[Name, str] = {}
+        """Those that know a view of another cluster, and which."""
         self._rounds: dict[int, _Round] = {}
         self._number = self._timer = 0
         """Of the last round; of the timer for the next one that nobody asks for."""
@@ -257,11 +259,14 @@ class Views:
         """A member knows this view: keep it if it is newer."""
         known, own = self.view, self._facts().cluster or (self.view.cluster if self.view is not None else "")
         if own not in ("", view.cluster):
-            self._outside.note(
-                "error", "member of another cluster", member=peer, cluster=view.cluster, own=own,
-                hint="start one of them with an empty data directory",
-            )  # fmt: skip
+            if self._strangers.get(peer) != view.cluster:
+                self._strangers[peer] = view.cluster
+                self._outside.note(
+                    "error", "member of another cluster", member=peer, cluster=view.cluster, own=own,
+                    hint="start whichever is wrong with the right data directory, or with an empty one",
+                )  # fmt: skip
             return
+        self._strangers.pop(peer, None)
         if known is not None and _age(view) <= _age(known):
             return
         if known is not None and view.epoch == known.epoch and view.history != known.history:

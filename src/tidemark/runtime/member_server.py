@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from tidemark.cluster.chain.mode import tails_from
 from tidemark.cluster.config import ClusterConfig
 from tidemark.cluster.mode import Answer, State, Survey
+from tidemark.cluster.succession import outnumbered
 from tidemark.config import Address, Config, parse_address
 from tidemark.errors import ConfigError, ConnectionForced, NotHere, NotLeading, TidemarkError
 from tidemark.frontend.services import FrontEnd, MemberInfo, PeerInfo, Topology
@@ -555,6 +556,8 @@ class MemberServer(Server):
             return 80 if self.peers.reading else 50
         if state is not State.JOINING or views.unseen:
             # It lacks something; or somebody who is away may know that it does.
+            return 0
+        if outnumbered(self._own_facts().here(), (one.here() for one in views.members.values())):
             return 0
         status = member.node.store.files.status
         if view is not None:

@@ -206,6 +206,66 @@ def test_one_that_had_crashed_before_the_others_were_stopped_waits_for_them_and_
     assert crashed.store.logs[Log.JOURNAL].holds(world.committed[Log.JOURNAL], durable=True)
 
 
+# A store of another cluster ---------------------------------------------------------------------------------------------
+
+
+def theirs(name: str, cluster: str = OTHER) -> MemberHere:
+    return MemberHere(name, cluster, Ends(2, 9) if cluster else Ends(), int(bool(cluster)))
+
+
+WRONG = f"its store belongs to cluster {CLUSTER}, and "
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        (
+            [theirs("a"), theirs("c")],
+            f"{WRONG}those of a, c to {OTHER}: start whichever is wrong with the right",
+        ),
+        ([theirs("a"), theirs("c", "")], f"{WRONG}that of a to {OTHER}: "),
+        ([theirs("a"), theirs("c", CLUSTER)], ""),
+        ([theirs("a", ""), theirs("c", "")], ""),
+    ],
+    ids=["two", "one and one that is empty", "one and one of ours", "none"],
+)
+def test_where_as_many_or_more_belong_to_another_cluster_nobody_leads_by_an_order(
+    others: list[MemberHere], says: str
+) -> None:
+    """Q-79: as with 'store best', of two clusters that have as many stores nobody can say which one is meant."""
+    member = Bench("b", provider="external", size=3).holding((H1, 2, 5))
+    member.lease()
+    member.see(a_view("a", "abc"))
+    member.step(*others)
+    assert (reason(member).startswith(says)) if says else ("cluster" not in reason(member))
+
+    for accept_loss in (False, True):
+        survey = Survey(member.mode.view.revision, tuple(others))
+        [answer] = only(member.step(Asked("promote", "b", accept_loss, survey)), Answer)
+        assert answer.done is not bool(says)
+        if says:
+            assert answer.text.startswith(f"b must not lead: {says}")
+
+
+def test_where_the_view_is_lost_and_stores_are_of_two_clusters_none_is_named() -> None:
+    member = a_member("ours")
+    member.see(None)
+    member.step(theirs("a"))
+    assert reason(member).startswith(f"there is no view, and {WRONG}that of a to {OTHER}: start whichever")
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_only_one_that_leads_turns_a_store_of_another_cluster_away(leads: bool) -> None:
+    """One that does not may have the wrong store itself: those with the right ones must not be told to empty them."""
+    source = Bench("a", provider="external").holding((H1, 2, 6), epoch=5)
+    source.see(a_view("a", "ab", epoch=5, history=H1))
+    if leads:
+        source = Bench("a").holding((H1, 2, 6), epoch=4).leading("a", epoch=5)
+    source.step(PeerUp("b", dialled=False))
+    told_b = told(source.hear("b", Hello("b", 5, OTHER, Ends(2, 9), (), True)), Offer)
+    assert [offer.verdict for _, offer in told_b] == (["refuse"] if leads else [])
+
+
 # An older copy of a store -----------------------------------------------------------------------------------------------
 
 SETTLED = replace(a_view("a", "abc", epoch=5), settled=5)

@@ -160,3 +160,12 @@ def test_an_older_view_is_answered_with_the_newer_one() -> None:
     bench = Bench()
     assert bench.hear("c", replace(FIRST, ready=("a",), revision=1 << 32)).view == FIRST
     assert read_view(bench.disk) == FIRST
+
+
+def test_a_view_of_another_cluster_is_not_taken_and_said_once() -> None:
+    bench = Bench()
+    other = replace(FIRST, cluster="ee" * 16, epoch=9, revision=9 << 32 | 1)
+    for view in (other, replace(other, revision=9 << 32 | 2), FIRST, other):
+        bench.hear("c", view)
+    assert bench.views.view == FIRST
+    assert bench.notes.count("error member of another cluster") == 2, "again when it knew ours in between"

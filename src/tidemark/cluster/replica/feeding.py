@@ -64,6 +64,8 @@ class Feeding(Core):
         if hello.epoch < view.epoch:
             self._tell(peer, Outdated(view.epoch))
             return True
+        if self._reign is None and hello.cluster not in ("", view.cluster):
+            return False  # perhaps it is our store that is the wrong one: only who leads knows
         ends = self._facts.ends
         if self._takeover() is None:
             return False  # our own log has not reached this epoch: we do not know where the older ones end

@@ -16,6 +16,7 @@ from tidemark.cluster.mode import (
     Survey,
 )
 from tidemark.cluster.replica.taking_over import TakingOver
+from tidemark.cluster.succession import outnumbered
 from tidemark.model.peers import (
     Closing,
     Ends,
@@ -52,6 +53,9 @@ class Orders(TakingOver):
             if self._fenced:
                 return Answer(False, f"{self.me} leads and is fenced: {self._why}")
             return Answer(True, f"{self.me} leads already")
+        answers = asked.survey.answers if asked.survey is not None else ()
+        if wrong := outnumbered(self._mine(), answers):
+            return Answer(False, f"{self.me} must not lead: {wrong}")
         if view is None or not self.view_holds:
             return self._promote_as_founder(asked)
         if not self._holds_all(view) or self.state is State.CATCHUP:

@@ -9,6 +9,7 @@ from tidemark.cluster.mode import (
     State,
 )
 from tidemark.cluster.replica.leading import Leading
+from tidemark.cluster.succession import outnumbered
 from tidemark.model.peers import (
     View,
 )
@@ -65,7 +66,10 @@ class TakingOver(Leading):
         view = self.view
         if self.state is not State.JOINING:
             return
-        if view is None:
+        wrong = outnumbered(self._mine(), self._succession.others())
+        if wrong:
+            self._explain(wrong)
+        elif view is None:
             self._explain("there is no leader yet: promote one member")
         elif view.leader == self.me and not self._is_copy(view):
             self._explain(f"it led in epoch {view.epoch} and does not any more: promote it or another")
