@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LINGER_S = 5.0
 """How long a peer may take to read our last words before it is cut off."""
+FULL_MAX = 4
+"""So many full buffers are read from one socket between two turns; the loop by itself would read 32."""
 
 
 class ConnectionShell(asyncio.BufferedProtocol):
@@ -33,6 +35,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         """The beginning of a frame whose end has not come yet."""
         self._transport: asyncio.Transport
         self._reading = True
+        self._full = 0
+        """How often the whole buffer was filled since the last turn."""
         self._closing = False
         self._frozen = False
 
@@ -61,6 +65,11 @@ class ConnectionShell(asyncio.BufferedProtocol):
         end = len(self._rest) + nbytes
         used = self._server.received(self, self._buffer[:end])
         self._rest = b"" if used == end else bytes(self._buffer[used:end])
+        if end == len(self._buffer):
+            self._full += 1
+            if self._full == FULL_MAX and self._reading and not self._closing:
+                # There is more, and the loop would read on. Others come first, and what makes publishers wait is seen in a turn.
+                self._pause()
 
     def eof_received(self) -> bool:
         return False
@@ -92,16 +101,22 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self.check_reading()
 
     def check_reading(self) -> None:
+        self._full = 0
         wants = self.front_end.wants_read() and not self._frozen
         if wants == self._reading or self._closing:
             return
-        self._reading = wants
         if wants:
+            self._reading = True
             self._server.paused.pop(self, None)
             self._transport.resume_reading()
         else:
-            self._server.paused[self] = None
-            self._transport.pause_reading()
+            self._pause()
+
+    def _pause(self) -> None:
+        """Read on in a turn, if the front end wants to."""
+        self._reading = False
+        self._server.paused[self] = None
+        self._transport.pause_reading()
 
     def freeze(self, yes: bool) -> None:
         """Neither send nor read anything, for as long as what this broker knows may be out of date."""
