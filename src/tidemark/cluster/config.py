@@ -73,7 +73,9 @@ class ClusterConfig:
     takeover_stagger_ms: int = setting(
         150, "How much longer each next ready member waits before it offers itself as the leader."
     )
-    window_bytes: int = setting(8 * MiB, "Most that is on its way to a member and not acknowledged.")
+    window_bytes: int = setting(
+        8 * MiB, "Most that is on its way to a member and not acknowledged; the last frame may go beyond it."
+    )
     catch_up_bytes_per_s: int = setting(
         64 * MiB,
         "While clients write: how much of what a member lacks that catches up it is given in a second, beside what they "

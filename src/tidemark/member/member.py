@@ -124,6 +124,7 @@ class MemberOutside(Links, Outside, Protocol):
         """End the process, with this as its last word: it was asked to (`clean`), or it cannot go on."""
 
 
+THROTTLE_BYTES = 1 << 20
 FOUNDINGS_MAX = 8
 """So many tries to found a cluster are remembered: the newest, whose answers may still come."""
 
@@ -197,6 +198,8 @@ class Member:
         self._rounds = [Round(config.cluster.compare_s, streams) for streams in (False, True)]
         self._compare_due: list[Round] = []
         """It is time for the next parts of these, at the end of a turn."""
+        self._throttle_at_bytes = 0
+        """When so much is in the journal it is time to see who is how far behind: there may be no tick for a while."""
         self._ticks_ms = 0
         self._reread = False
         """It has read its store again because it differed from the leader's: once in an epoch, which mends what that can mend."""
@@ -253,6 +256,8 @@ class Member:
         self.node.turn(now_ms)
         self._report()
         self._check_store()
+        if self.node.store.journal.bytes_written > self._throttle_at_bytes:
+            self._throttle()
         if self._compare_due:
             self._compare()
 
@@ -286,6 +291,7 @@ class Member:
         self._handle(Tick(ticks_ms))
         self._shipping.tick(self.node.store, ticks_ms)
         self._pump()
+        self._throttle()
         if self.serving:
             self._compare_due = [one for one in self._rounds if one.is_due(ticks_ms)]
             if self._compare_due:
@@ -607,6 +613,7 @@ class Member:
     def _throttle(self) -> None:
         """Publishers wait while a ready member is far behind, or too few are ready. Whoever is dropped from the view holds
         nobody up else."""
+        self._throttle_at_bytes = self.node.store.journal.bytes_written + THROTTLE_BYTES
         if not self.serving or self.view is None:
             return
         already = self.node.alarms.behind

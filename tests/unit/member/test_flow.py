@@ -93,6 +93,22 @@ def test_all_publishers_wait_for_a_slow_member_and_consumers_do_not(mode: str, w
     assert LAG_BYTES < worst < LAG_BYTES + 10 * len(PIECE)
 
 
+def test_publishers_wait_for_a_slow_member_in_the_turn_in_which_it_is_too_far_behind() -> None:
+    """A-65: however much comes before the next tick. And the tick lets them go on, as soon as it has come near."""
+    group, clients = a_group("standby", lag_bytes=2 * MiB)
+    slow = group.followers[0].name
+    with group.stall(slow):
+        while slow not in reasons(group.leader):
+            assert lag(group) < 4 * MiB
+            assert publish(clients) == len(clients)
+            group.settle()
+        publish(clients)
+        assert publish(clients) == 0, "who publishes all the same is not read from"
+    group.settle()
+    group.leader.member.tick(group.now_ms, group.ticks_ms)
+    assert reasons(group.leader) == ""
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_member_that_is_waited_for_and_dies_is_waited_for_no_more(mode: str) -> None:
     """S-15: the one because of whom publishers wait is gone; the others go on without it."""
