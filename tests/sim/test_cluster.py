@@ -69,7 +69,7 @@ def test_a_log_in_which_a_bit_has_flipped_is_never_served_and_its_member_is_fill
     found = 0
     for seed in range(ASKED):
         found += run_seed(seed, mode, about=("rot", "kill", "lose_power")).world.counts.get("rot found", 0)
-    assert found >= ASKED, "else nothing much has rotted"
+    assert found > ASKED / 2, "else nothing much has rotted"
 
 
 @pytest.mark.parametrize("mode", ["standby", "chain"])
