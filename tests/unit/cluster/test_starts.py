@@ -383,6 +383,16 @@ def test_an_older_copy_is_not_promoted_while_one_is_there_that_has_all(provider:
     assert "promote b with --accept-loss" in answer.text
 
 
+def test_one_with_an_empty_store_that_the_view_calls_ready_says_so_when_it_is_promoted() -> None:
+    member = Bench("b", provider="external", size=3)
+    member.see(SETTLED)
+    survey = Survey(50, (MemberHere("c", CLUSTER, Ends(2, 9), 5),))
+    [answer] = only(member.step(Asked("promote", survey=survey)), Answer)
+    assert answer == Answer(
+        False, "b is joining, its store is empty, and may lack what was confirmed; ready: a, b, c"
+    )
+
+
 def test_an_older_copy_catches_up_like_a_member_that_was_away() -> None:
     leader = Bench("a").holding((H1, 2, 9), epoch=4).leading("ab", epoch=5)
     view = leader.mode.view

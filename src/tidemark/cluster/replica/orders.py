@@ -109,6 +109,8 @@ class Orders(TakingOver):
         who = f"{self.me} is {self.state}"
         if self._is_copy(view):
             who += f", {self._why_copy(view)},"
+        elif self.me in view.ready and self._facts.durable == Ends():
+            who += ", its store is empty,"
         if asked.survey is None or asked.survey.revision != view.revision:
             words = f"{who} and may lack what was confirmed; ready: {', '.join(view.ready)}"
             return Answer(False, f"{words}. Try again: the view changed while the others were asked")
