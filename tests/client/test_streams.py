@@ -144,7 +144,7 @@ def test_a_subscription_and_a_producer_outlive_the_broker(own_broker: BrokerProc
 
 
 def test_a_write_that_the_broker_never_answers_is_unconfirmed(own_broker: BrokerProcess) -> None:
-    with tidemark.client.connect(f"tidemark://127.0.0.1:{own_broker.address.port}/", timeout=0.5) as db:
+    with tidemark.client.connect(f"tidemark://127.0.0.1:{own_broker.address.port}/", timeout=2) as db:
         stream = db.stream("s", create=True)
         own_broker.pause()
         try:

@@ -116,8 +116,8 @@ def test_an_unused_queue_expires_by_a_policy_counted_from_its_coming(
 ) -> None:
     channel = connection.channel()
     channel.queue_declare(name)
-    time.sleep(0.3)
-    policy({"expires": 400}, apply_to="queues")
+    time.sleep(1.5)
+    policy({"expires": 1600}, apply_to="queues")
 
     def gone() -> bool:
         probe = connection.channel()
@@ -128,9 +128,9 @@ def test_an_unused_queue_expires_by_a_policy_counted_from_its_coming(
         probe.close()
         return False
 
-    time.sleep(0.1)
+    time.sleep(0.3)
     assert not gone()  # that was a use: its time begins again
-    time.sleep(1.0)
+    time.sleep(2.2)
     assert gone()
 
 
