@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from helpers.broker import BrokerProcess
-from interop.test_tls import Authority
+from helpers.certificates import Authority
 
 import tidemark.client
 from tidemark.client import Client, NotConnected, connect_async

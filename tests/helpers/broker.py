@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ class Address:
     port: int
     user: str = "guest"
     password: str = "guest"
+    tls: ssl.SSLContext | None = None
 
     def url(self, vhost: str = "%2F") -> str:
         return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/{vhost}"

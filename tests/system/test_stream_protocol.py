@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.broker import BrokerProcess
-from interop.test_tls import Authority
+from helpers.certificates import Authority
 
 from tidemark.model.rows import Row, RowBatch
 from tidemark.wire.stream.frames import PREAMBLE, Frame, FrameReader, Kind, encode_frame

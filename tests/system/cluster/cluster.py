@@ -314,7 +314,12 @@ def connect(addresses: list[Address], timeout_s: float = PATIENCE_S) -> pika.Blo
     while True:
         for address in addresses:
             parameters = pika.ConnectionParameters(
-                address.host, address.port, heartbeat=2, socket_timeout=1, stack_timeout=2
+                address.host,
+                address.port,
+                heartbeat=2,
+                socket_timeout=1,
+                stack_timeout=2,
+                ssl_options=pika.SSLOptions(address.tls, address.host) if address.tls else None,
             )
             try:
                 return pika.BlockingConnection(parameters)
@@ -340,12 +345,16 @@ class Publisher(threading.Thread):
         *,
         first: tuple[str, ...] = (),
         only: tuple[str, ...] = (),
+        at: list[Address] | None = None,
         pad: int = 0,
         exchange: str = "",
     ) -> None:
+        """`at`: it connects there, and not where clients of this cluster usually do."""
         super().__init__(daemon=True, name=f"publisher of {queue}")
         self._exchange = exchange
-        self._addresses = [cluster.address(name) for name in only] if only else cluster.addresses(*first)
+        self._addresses = (
+            [cluster.address(name) for name in only] if only else at or cluster.addresses(*first)
+        )
         self._queue = queue
         self._pad = bytes(pad)
         self._over = threading.Event()
