@@ -117,26 +117,32 @@ class Succession:
         return True, "all members are here"
 
 
-def outnumbered(mine: MemberHere, others: Iterable[MemberHere]) -> str:
-    """Why this store may be the wrong one, in words: as many or more members belong to another cluster. Empty: they do not."""
-    clusters: dict[str, list[Name]] = {mine.cluster: [mine.member]}
+def outnumbered(mine: MemberHere, others: Iterable[MemberHere], kept: str = "") -> str:
+    """Why the store of this member may be the wrong one, in words: as many members or more belong to another cluster. Empty:
+    they do not. `kept`: the cluster of the view that it knows, to which it belongs if its store is empty."""
+    clusters: dict[str, list[Name]] = {}
     for one in others:
-        clusters.setdefault(one.cluster, []).append(one.member)
-    if not mine.cluster:
-        return ""
-    ours = len(clusters[mine.cluster])
-    theirs = {cluster: names for cluster, names in clusters.items() if cluster not in ("", mine.cluster)}
-    cluster, names = max(theirs.items(), key=lambda item: len(item[1]), default=("", []))
-    if len(names) < ours:
+        if one.cluster:
+            clusters.setdefault(one.cluster, []).append(one.member)
+    own = mine.cluster or kept
+    ours = clusters.pop(own, []) if own else []
+    weight = len(ours) + 1 if mine.cluster else len(ours)
+    if not own and len(clusters) > 1:
+        own, ours = clusters.popitem()
+        words = f"{', '.join(ours)} {_belong(ours)} to cluster {own}"
+    else:
+        words = f"it belongs to cluster {own}"
+    cluster, names = max(clusters.items(), key=lambda item: len(item[1]), default=("", []))
+    if not own or not names or len(names) < weight:
         return ""
     return (
-        f"its store belongs to cluster {mine.cluster}, and {_of(names)} to {cluster}: start whichever is wrong with the right "
-        "data directory, or with an empty one"
+        f"{words}, and {', '.join(names)} {_belong(names)} to {cluster}: start whichever is wrong with the right data "
+        "directory, or with an empty one"
     )
 
 
-def _of(names: list[Name]) -> str:
-    return f"those of {', '.join(names)}" if len(names) > 1 else f"that of {names[0]}"
+def _belong(names: list[Name]) -> str:
+    return "belong" if len(names) > 1 else "belongs"
 
 
 def _held(one: MemberHere) -> Held:

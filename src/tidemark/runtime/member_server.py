@@ -557,7 +557,8 @@ class MemberServer(Server):
         if state is not State.JOINING or views.unseen:
             # It lacks something; or somebody who is away may know that it does.
             return 0
-        if outnumbered(self._own_facts().here(), (one.here() for one in views.members.values())):
+        others = (one.here() for one in views.members.values())
+        if outnumbered(self._own_facts().here(), others, view.cluster if view is not None else ""):
             return 0
         status = member.node.store.files.status
         if view is not None:

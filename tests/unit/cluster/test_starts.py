@@ -213,7 +213,7 @@ def theirs(name: str, cluster: str = OTHER) -> MemberHere:
     return MemberHere(name, cluster, Ends(2, 9) if cluster else Ends(), int(bool(cluster)))
 
 
-WRONG = f"its store belongs to cluster {CLUSTER}, and "
+WRONG = f"it belongs to cluster {CLUSTER}, and "
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ WRONG = f"its store belongs to cluster {CLUSTER}, and "
     [
         (
             [theirs("a"), theirs("c")],
-            f"{WRONG}those of a, c to {OTHER}: start whichever is wrong with the right",
+            f"{WRONG}a, c belong to {OTHER}: start whichever is wrong with the right",
         ),
-        ([theirs("a"), theirs("c", "")], f"{WRONG}that of a to {OTHER}: "),
+        ([theirs("a"), theirs("c", "")], f"{WRONG}a belongs to {OTHER}: "),
         ([theirs("a"), theirs("c", CLUSTER)], ""),
         ([theirs("a", ""), theirs("c", "")], ""),
     ],
@@ -247,11 +247,39 @@ def test_where_as_many_or_more_belong_to_another_cluster_nobody_leads_by_an_orde
             assert answer.text.startswith(f"b must not lead: {says}")
 
 
+@pytest.mark.parametrize(
+    ("knows", "others", "says"),
+    [
+        (
+            "",
+            [theirs("a"), theirs("c", CLUSTER)],
+            f"c belongs to cluster {CLUSTER}, and a belongs to {OTHER}: start",
+        ),
+        (CLUSTER, [theirs("a"), theirs("c", CLUSTER)], f"{WRONG}a belongs to {OTHER}: start"),
+        (CLUSTER, [theirs("a"), theirs("c")], f"{WRONG}a, c belong to {OTHER}: start"),
+        (CLUSTER, [theirs("a", CLUSTER), theirs("c", CLUSTER)], ""),
+        ("", [theirs("a"), theirs("c")], ""),
+    ],
+)
+def test_one_that_is_empty_says_that_there_are_two_clusters_or_that_it_has_followed_another(
+    knows: str, others: list[MemberHere], says: str
+) -> None:
+    member = Bench("b", provider="external", size=3)
+    member.see(a_view("a", "ac") if knows else None)
+    member.step(*others)
+    assert reason(member).startswith(says) if says else "cluster" not in reason(member)
+    survey = Survey(member.mode.view.revision if knows else 0, tuple(others))
+    [answer] = only(member.step(Asked("promote", "b", True, survey)), Answer)
+    assert answer.text.startswith(
+        f"b must not lead: {says}" if says else ("b is joining" if knows else "this store")
+    )
+
+
 def test_where_the_view_is_lost_and_stores_are_of_two_clusters_none_is_named() -> None:
     member = a_member("ours")
     member.see(None)
     member.step(theirs("a"))
-    assert reason(member).startswith(f"there is no view, and {WRONG}that of a to {OTHER}: start whichever")
+    assert reason(member).startswith(f"there is no view, and {WRONG}a belongs to {OTHER}: start whichever")
 
 
 @pytest.mark.parametrize("leads", [True, False])

@@ -54,7 +54,7 @@ class Orders(TakingOver):
                 return Answer(False, f"{self.me} leads and is fenced: {self._why}")
             return Answer(True, f"{self.me} leads already")
         answers = asked.survey.answers if asked.survey is not None else ()
-        if wrong := outnumbered(self._mine(), answers):
+        if wrong := outnumbered(self._mine(), answers, view.cluster if view is not None else ""):
             return Answer(False, f"{self.me} must not lead: {wrong}")
         if view is None or not self.view_holds:
             return self._promote_as_founder(asked)

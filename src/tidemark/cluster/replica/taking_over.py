@@ -66,7 +66,7 @@ class TakingOver(Leading):
         view = self.view
         if self.state is not State.JOINING:
             return
-        wrong = outnumbered(self._mine(), self._succession.others())
+        wrong = outnumbered(self._mine(), self._succession.others(), view.cluster if view is not None else "")
         if wrong:
             self._explain(wrong)
         elif view is None:
