@@ -209,11 +209,11 @@ class Cluster:
     def await_state(self, name: str, *states: str, timeout_s: float = PATIENCE_S) -> float:
         return wait_until(f"{name} is {'/'.join(states)}", lambda: self.states()[name] in states, timeout_s)
 
-    def await_equal(self, timeout_s: float = PATIENCE_S) -> None:
-        """EQ: all members of a group hold the same logs up to the same record, on disk, and the same queues with as many
-        messages each. Traffic must have ended."""
+    def await_equal(self, *names: str, timeout_s: float = PATIENCE_S) -> None:
+        """EQ: all members of a group, or these, hold the same logs up to the same record, on disk, and the same queues with
+        as many messages each. Traffic must have ended."""
         for group in self.trial.groups or (MAIN,):
-            self._await_equal(self.trial.of(group), timeout_s)
+            self._await_equal(list(names) or self.trial.of(group), timeout_s)
 
     def _await_equal(self, names: list[str], timeout_s: float) -> None:
         def equal() -> bool:
@@ -308,10 +308,14 @@ class Cluster:
                 channel.queue_declare(queue, durable=True, arguments=arguments or None)
 
 
-def connect(addresses: list[Address], timeout_s: float = PATIENCE_S) -> pika.BlockingConnection:
-    """A connection to the first of them that takes it; they are tried again for a while."""
+def connect(
+    addresses: list[Address], timeout_s: float = PATIENCE_S, over: threading.Event | None = None
+) -> pika.BlockingConnection:
+    """A connection to the first of them that takes it; they are tried again for a while, or until it is over."""
     deadline = time.monotonic() + timeout_s
     while True:
+        if over is not None and over.is_set():
+            raise ConnectionAbortedError("nobody wants it any more")
         for address in addresses:
             parameters = pika.ConnectionParameters(
                 address.host,
@@ -382,7 +386,7 @@ class Publisher(threading.Thread):
         number = 1
         while not self._over.is_set():
             try:
-                connection = connect(self._addresses)
+                connection = connect(self._addresses, over=self._over)
                 channel = connection.channel()
                 channel.confirm_delivery()
                 while not self._over.is_set():
