@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import httpx
 import pika
 import pytest
 from helpers.amqp import eventually
@@ -103,7 +104,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     with ManagedRabbitMQ(tmp_path_factory.mktemp("theirs") / "rabbitmq") as rabbit:
         try:
             process.start()
-            theirs = Api(Address("127.0.0.1", rabbit.admin_port))
+            # It closes a connection that is idle for 5 s, which may be the moment in which the next request is sent.
+            anew = httpx.Limits(max_keepalive_connections=0)
+            theirs = Api(Address("127.0.0.1", rabbit.admin_port), limits=anew)
             furnish(theirs)
             document = theirs.get("/definitions")
             ours = Api(process.admin)
