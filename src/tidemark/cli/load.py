@@ -56,9 +56,10 @@ class Ending:
             self._since_s = time.monotonic()
         self.count += 1
 
-    def gives_up(self, *, writing: bool) -> bool:
-        """Whether nothing more is waited for: somebody insists, or nobody will answer."""
+    def gives_up(self, *, writing: bool, heard_s: float = 0.0) -> bool:
+        """Whether nothing more is waited for: somebody insists, or nobody will answer. `heard_s`: when the last row was read
+        back, if they are read back by one who waits as for a confirm."""
         if self.count != 1:
             return self.count > 1
-        waited_s = time.monotonic() - self._since_s
+        waited_s = time.monotonic() - max(self._since_s, heard_s)
         return (writing and waited_s > GRACE_S) or self._hopeless()

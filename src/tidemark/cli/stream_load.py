@@ -44,6 +44,8 @@ class StreamLoad:
         self._longest_s = 0.0
         self._longest_now_s = 0.0
         """Since the last line that was told."""
+        self._heard_s = 0.0
+        """When the last row was read back, or the first was asked for."""
         self._found: list[int] | None = None
 
     def run(self, seconds: float) -> Result:
@@ -62,7 +64,7 @@ class StreamLoad:
                 self._over.set()
             if self.ending.count:
                 self._over.set()
-                if self._doing == "connecting" or self.ending.gives_up(writing=writing):
+                if self._doing == "connecting" or self.ending.gives_up(writing=True, heard_s=self._heard_s):
                     break
                 if not asked and now_s - self._last_s >= STILL_S:
                     self._note("the last number is waited for; Ctrl-C again ends at once")
@@ -92,10 +94,13 @@ class StreamLoad:
                     except client.Unconfirmed:
                         producer.settle()
                     self._count()
-                self._doing = "reading"
-                self._found = [
-                    int(row.value[len(run) :]) for row in stream.snapshot() if row.value.startswith(run)
-                ]
+                self._heard_s = time.monotonic()
+                self._doing, found = "reading", []
+                for row in stream.snapshot():
+                    self._heard_s = time.monotonic()
+                    if row.value.startswith(run):
+                        found.append(int(row.value[len(run) :]))
+                self._found = found
         except BaseException as problem:
             self._problem = problem
         finally:

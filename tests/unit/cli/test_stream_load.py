@@ -111,9 +111,27 @@ def test_a_load_that_is_to_end_while_nobody_answers_ends_without_reading_back(
     for _ in range(times - 1):
         made.ending.ask()
 
-    result = running.end(2)
+    result = running.end(5)
 
     assert result.confirmed and result.missing is None is result.wrong
+
+
+def test_a_load_that_is_to_end_and_cannot_read_back_what_is_confirmed_ends(
+    own: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last number is confirmed, and then the broker is gone."""
+    monkeypatch.setattr(load, "GRACE_S", 0.5)
+    made = StreamLoad(url(own), "numbers")
+    running = Running(made)
+    eventually(lambda: made.confirmed > 0)
+    own.pause()
+    try:
+        made._doing, made._heard_s = "reading", time.monotonic()
+        result = running.end(5)
+    finally:
+        own.resume()
+
+    assert result.confirmed and result.missing is None
 
 
 def test_a_load_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
